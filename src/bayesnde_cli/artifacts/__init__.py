@@ -1,0 +1,1 @@
+"""The only room that knows a file name of the run directory."""

@@ -1,0 +1,96 @@
+"""Every mistake that a user can meet: what happened, what was found, the way out.
+
+An error prints as
+
+    error: density/test has 37 of 40 blocks
+      missing: 4, 12, 20
+    hint: run `bayesnde density --shard 5/8`
+
+The class decides the exit code. Anything that is not a `BayesndeError` is a bug of ours and keeps its traceback.
+"""
+
+from collections.abc import Sequence
+
+EXIT_CODES: dict[int, str] = {
+    0: "done",
+    1: "a bug in bayesnde (with its traceback)",
+    2: "wrong usage or bad input",
+    3: "a stage's input is missing or stale",
+    4: "numerical failure",
+    5: "a --require was not met",
+    75: "stopped by a signal after saving; run again to go on",
+}
+
+
+class BayesndeError(Exception):
+    """A mistake with a message in three parts: what, found, way out."""
+
+    exit_code = 2
+
+    def __init__(self, what: str, *, found: str | Sequence[str] = (), hint: str) -> None:
+        self.what = what
+        self.found = (found,) if isinstance(found, str) else tuple(found)
+        self.hint = hint
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        lines = [f"error: {self.what}", *(f"  {line}" for line in self.found), f"hint: {self.hint}"]
+        return "\n".join(lines)
+
+
+class BadUsage(BayesndeError):
+    """The command line asks for something that cannot be."""
+
+
+class BadConfig(BayesndeError):
+    """A setting is unknown, of the wrong type or out of range."""
+
+
+class BadInput(BayesndeError):
+    """The user's data cannot be used as they are."""
+
+
+class SettingsDiffer(BayesndeError):
+    """A finished stage was made with other settings or data."""
+
+
+class StageBusy(BayesndeError):
+    """Another process is at work on the same stage."""
+
+    exit_code = 3
+
+
+class MissingArtifact(BayesndeError):
+    """A stage's input is not there."""
+
+    exit_code = 3
+
+
+class StaleArtifact(BayesndeError):
+    """A stage's input changed after it was made."""
+
+    exit_code = 3
+
+
+class BadArtifact(BayesndeError):
+    """A file of the run directory is damaged, foreign, or of a newer version."""
+
+    exit_code = 3
+
+
+class NumericalFailure(BayesndeError):
+    """A computation left the range of finite numbers."""
+
+    exit_code = 4
+
+
+class RequirementNotMet(BayesndeError):
+    """A figure missed a bar that the user set."""
+
+    exit_code = 5
+
+
+class Stopped(BayesndeError):
+    """A signal asked us to stop; what was done is saved."""
+
+    exit_code = 75

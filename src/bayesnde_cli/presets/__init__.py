@@ -1,0 +1,1 @@
+"""Presets: one TOML file each."""

@@ -1,0 +1,1 @@
+"""One file per stage: reads artifacts, calls the layers below, writes artifacts."""

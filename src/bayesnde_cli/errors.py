@@ -50,6 +50,10 @@ class BadInput(BayesndeError):
     """The user's data cannot be used as they are."""
 
 
+class CannotWrite(BayesndeError):
+    """A file cannot be written: no space, no permission, not a folder."""
+
+
 class SettingsDiffer(BayesndeError):
     """A finished stage was made with other settings or data."""
 

@@ -1,0 +1,178 @@
+"""Claims: two processes on one block, one wins, the other skips it.
+
+A claim is a file created once. It saves time, it does not guard the result: blocks are published once and are equal
+whoever computes them, so that a block computed twice (after a lease ran out by mistake) does no harm.
+No `flock`: that is not reliable on NFS.
+"""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from bayesnde_cli.artifacts.atomic import create_once, temporary_beside
+from bayesnde_cli.artifacts.canonical import json_bytes
+from bayesnde_cli.artifacts.layout import RunLayout, claim_index
+from bayesnde_cli.artifacts.processes import Process, is_alive, place, this_process
+from bayesnde_cli.errors import StageBusy
+
+# Owners refresh their claims every few seconds to minutes; a host that has been silent this long is taken for dead.
+LEASE_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a claim: for messages and `status`. An unreadable claim has `pid` 0 and is judged by its age."""
+
+    token: str
+    host: str
+    pid: int
+    started: str
+    is_alive: bool
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}, since {self.started}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim that we hold. As a context manager it is released at the end."""
+
+    path: Path
+    token: str
+
+    def refresh(self) -> bool:
+        """Tells other hosts that we live. False if the claim is no longer ours: a lease ran out in our sleep."""
+        with contextlib.suppress(FileNotFoundError):
+            if self._is_ours():
+                os.utime(self.path)  # without times: on NFS the server's clock, the same for everybody
+                return True
+        return False
+
+    def release(self) -> None:
+        """Gives the claim up; one that has passed to somebody else stays."""
+        if self._is_ours():
+            self.path.unlink(missing_ok=True)
+
+    def _is_ours(self) -> bool:
+        found = _read(self.path)
+        return found is not None and found.token == self.token
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def claim(path: Path) -> Claim | None:
+    """The claim at `path`, new or taken over from the dead; None if somebody alive holds it."""
+    ours = _create(path)
+    if ours is not None:
+        return ours
+    found = _read(path, clock=lambda: _filesystem_now(path))
+    if found is None:  # released this very moment
+        return _create(path)
+    return None if found.is_alive else _take_over(path, found)
+
+
+def holder(path: Path) -> Holder | None:
+    """Who holds the claim at `path`, alive or dead; None if nobody does."""
+    return _read(path)
+
+
+def block_holders(folder: Path) -> dict[int, Holder]:
+    """Who holds which block of a stage's folder, by block."""
+    holders = {}
+    names = os.listdir(folder) if folder.is_dir() else []
+    for name in sorted(names):
+        index = claim_index(name)
+        who = None if index is None else _read(folder / name)
+        if index is not None and who is not None:
+            holders[index] = who
+    return holders
+
+
+@contextlib.contextmanager
+def running(layout: RunLayout, stage: str, set_name: str | None = None) -> Iterator[Claim]:
+    """The claim on a stage as a whole, for as long as the block lasts; `StageBusy` if another process has it."""
+    path = layout.claim_file(stage, set_name)
+    ours = claim(path)
+    if ours is None:
+        raise StageBusy(
+            f"{layout.label(stage, set_name)} is being made by another process",
+            found=str(holder(path) or "it has just ended"),
+            hint=f"wait for it; if it is dead, delete {path}",
+        )
+    with ours:
+        yield ours
+
+
+def _create(path: Path) -> Claim | None:
+    token = os.urandom(8).hex()
+    us = this_process()
+    record = {
+        "token": token,
+        "place": us.place,
+        "pid": us.pid,
+        "start_ticks": us.start_ticks,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    return Claim(path, token) if create_once(path, json_bytes(record)) else None
+
+
+def _take_over(path: Path, dead: Holder) -> Claim | None:
+    """Replaces a dead claim by ours, unless somebody else does.
+
+    Whoever takes over must first hold a second claim, and then look again. Otherwise two could see the same dead
+    claim, and the slower one would remove what the faster one has just put in its place. A process that dies in here
+    leaves the second claim dead, which is taken over in the same way.
+    """
+    taking = claim(path.with_name(f"{path.name}.taking"))
+    if taking is None:
+        return None
+    with taking:
+        found = _read(path)
+        if found is not None:
+            if found.token != dead.token:
+                return None
+            path.unlink(missing_ok=True)
+        return _create(path)
+
+
+def _read(path: Path, *, clock: Callable[[], float] = time.time) -> Holder | None:
+    try:
+        text = path.read_bytes()
+        touched = path.stat().st_mtime
+    except FileNotFoundError:
+        return None
+    try:
+        record = json.loads(text)
+        process = Process(record["place"], int(record["pid"]), record["start_ticks"])
+        token, started = str(record["token"]), str(record["started"])
+    except (ValueError, TypeError, KeyError):
+        return Holder("", "an unknown host", 0, "an unknown time", clock() - touched <= LEASE_SECONDS)
+    is_here = process.place == place()
+    alive = is_alive(process) if is_here else clock() - touched <= LEASE_SECONDS
+    return Holder(token, process.place.rpartition(".")[0], process.pid, started, alive)
+
+
+def _filesystem_now(path: Path) -> float:
+    """The time by the clock that stamps the files beside `path`: on NFS the server's, which may differ from ours."""
+    probe = temporary_beside(path)
+    try:
+        probe.touch()
+        return probe.stat().st_mtime
+    except OSError:
+        return time.time()
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)

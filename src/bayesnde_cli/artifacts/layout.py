@@ -1,0 +1,185 @@
+"""The run on disk: the one object that owns every file name below the run directory."""
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from bayesnde_cli.errors import BadUsage
+
+DEFAULT_ROOT = Path("run")
+TEST_SET = "test"
+SPLITS = ("train", "validation", "test")
+
+
+class Stage(NamedTuple):
+    """A stage: its name, the stages whose files it reads, and whether it works once per data set."""
+
+    name: str
+    upstream: tuple[str, ...]
+    is_per_set: bool
+
+
+STAGES = (
+    Stage("prepare", (), False),
+    Stage("warmstart", ("prepare",), False),
+    Stage("refine", ("prepare", "warmstart"), False),
+    Stage("posterior", ("prepare", "refine"), True),
+    Stage("density", ("prepare", "refine", "posterior"), True),
+    Stage("evaluate", ("prepare", "density"), True),
+)
+_STAGE_BY_NAME = {stage.name: stage for stage in STAGES}
+
+# The first character is neither a dot (hidden, or "..") nor a dash (an option); no separators anywhere.
+_SET_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,79}", re.ASCII)
+_BLOCK_NAME = re.compile(r"block-(\d{5,})\.parquet", re.ASCII)
+_CLAIM_NAME = re.compile(r"\.claim-(\d{5,})", re.ASCII)
+
+
+def stage_named(name: str) -> Stage:
+    """The stage of that name."""
+    return _STAGE_BY_NAME[name]
+
+
+def check_set_name(name: str) -> str:
+    """The name itself, if it can be a folder's name and stays inside the run."""
+    if not _SET_NAME.fullmatch(name):
+        raise BadUsage(
+            f"{name!r} cannot be the name of a data set",
+            found="a name has letters, digits, `-`, `_` and `.`, and starts with a letter, a digit or `_`",
+            hint="see the names of this run's data sets with `bayesnde status`",
+        )
+    return name
+
+
+def block_index(file_name: str) -> int | None:
+    """The number of the block that a file of this name holds; None for any other file."""
+    return _index_in(_BLOCK_NAME, file_name)
+
+
+def claim_index(file_name: str) -> int | None:
+    """The number of the block that a file of this name claims; None for any other file."""
+    return _index_in(_CLAIM_NAME, file_name)
+
+
+def _index_in(pattern: re.Pattern[str], file_name: str) -> int | None:
+    match = pattern.fullmatch(file_name)
+    # One spelling per number: block-000012 is not a second block 12.
+    return int(match[1]) if match and match[1] == f"{int(match[1]):05d}" else None
+
+
+@dataclass(frozen=True)
+class RunLayout:
+    """Every path of one run. Nothing here touches the disk except `sets`."""
+
+    root: Path
+
+    def stage_dir(self, stage: str, set_name: str | None = None) -> Path:
+        """The folder of a stage; a stage that works per data set needs the set's name, the others take none."""
+        if stage_named(stage).is_per_set != (set_name is not None):
+            raise ValueError(f"stage {stage!r} with set {set_name!r}")
+        folder = self.root / stage
+        return folder if set_name is None else folder / check_set_name(set_name)
+
+    def manifest_file(self, stage: str, set_name: str | None = None) -> Path:
+        return self.stage_dir(stage, set_name) / "manifest.json"
+
+    def split_file(self, split: str) -> Path:
+        """The rows of `train`, `validation` or `test`."""
+        if split not in SPLITS:
+            raise ValueError(f"split {split!r}")
+        return self.stage_dir("prepare") / f"{split}.parquet"
+
+    def schema_file(self) -> Path:
+        return self.stage_dir("prepare") / "schema.json"
+
+    def history_file(self, stage: str) -> Path:
+        return self.stage_dir(stage) / "history.parquet"
+
+    def selection_file(self, stage: str) -> Path:
+        return self.stage_dir(stage) / "selection.parquet"
+
+    def latents_file(self) -> Path:
+        return self.stage_dir("refine") / "latents.parquet"
+
+    def checkpoint_dir(self, stage: str) -> Path:
+        return self.stage_dir(stage) / "checkpoint"
+
+    def weights_dir(self, stage: str) -> Path:
+        return self.stage_dir(stage) / "weights"
+
+    def plan_file(self, stage: str, set_name: str) -> Path:
+        return self.stage_dir(stage, set_name) / "plan.json"
+
+    def shards_file(self, stage: str, set_name: str) -> Path:
+        return self.stage_dir(stage, set_name) / "shards.json"
+
+    def block_file(self, stage: str, set_name: str, index: int) -> Path:
+        return self.stage_dir(stage, set_name) / f"block-{index:05d}.parquet"
+
+    def claim_file(self, stage: str, set_name: str | None = None, index: int | None = None) -> Path:
+        """The file by which a process claims a block, or the whole stage if no block is given."""
+        name = ".running" if index is None else f".claim-{index:05d}"
+        return self.stage_dir(stage, set_name) / name
+
+    def density_file(self, set_name: str) -> Path:
+        return self.stage_dir("density", set_name) / "density.parquet"
+
+    def metrics_file(self, set_name: str) -> Path:
+        return self.stage_dir("evaluate", set_name) / "metrics.json"
+
+    def report_file(self, set_name: str) -> Path:
+        return self.stage_dir("evaluate", set_name) / "report.html"
+
+    def plots_dir(self, set_name: str) -> Path:
+        return self.stage_dir("evaluate", set_name) / "plots"
+
+    def sets(self, stage: str) -> list[str]:
+        """The data sets that a stage has a folder for, in order of name."""
+        folder = self.root / stage
+        if not folder.is_dir():
+            return []
+        return sorted(entry.name for entry in folder.iterdir() if _SET_NAME.fullmatch(entry.name) and entry.is_dir())
+
+    def label(self, stage: str, set_name: str | None = None) -> str:
+        """A stage as messages call it: `prepare`, `density/test`."""
+        return stage if set_name is None else f"{stage}/{set_name}"
+
+    def command(self, stage: str, set_name: str | None = None, *options: str) -> str:
+        """What the user types to run a stage on this run: `bayesnde density --run results --restart`."""
+        needs_data = stage == "prepare" or set_name not in (None, TEST_SET)
+        data = ["DATA"] if needs_data else []
+        run = [] if self.root == DEFAULT_ROOT else ["--run", shlex.quote(str(self.root))]
+        return " ".join(["bayesnde", stage, *data, *run, *options])
+
+
+def locate(path: Path) -> tuple[RunLayout, str, str | None] | None:
+    """The run, stage and data set that a file lies in, judged by its path alone; None outside of a run."""
+    for folder in path.parents:  # from the inside out
+        stage = _STAGE_BY_NAME.get(folder.name)
+        if stage is None:
+            continue
+        below = path.relative_to(folder).parts
+        if not stage.is_per_set:
+            return RunLayout(folder.parent), stage.name, None
+        if len(below) > 1:
+            return RunLayout(folder.parent), stage.name, below[0]
+    return None
+
+
+def missing_hint(path: Path) -> str:
+    """What to do about a file of a run that is not there, as the last part of a message."""
+    place = locate(path)
+    return f"make {path} first" if place is None else f"run `{place[0].command(*place[1:])}`"
+
+
+def repair_hint(path: Path) -> str:
+    """What to do about a damaged file of a run, as the last part of a message."""
+    place = locate(path)
+    if place is None:
+        return f"make {path} again"
+    layout, stage, set_name = place
+    if block_index(path.name) is not None or path.name == "shards.json":
+        return f"delete that file and run `{layout.command(stage, set_name)}`; finished blocks are kept"
+    return f"run `{layout.command(stage, set_name, '--restart')}`"

@@ -1,0 +1,155 @@
+"""Manifests: what a stage was made from, with what, and what it made. Written last, so present means complete.
+
+A manifest records; it asserts nothing. Inputs inside the run are named by their path below the run directory
+(`prepare/train.parquet`), inputs of the user by their role (`data`). Outputs are named by their path below the
+stage's folder.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from enum import Enum
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from bayesnde_cli.artifacts import atomic, environment
+from bayesnde_cli.artifacts.canonical import is_count, read_object
+from bayesnde_cli.artifacts.differences import compare, settings_differ
+from bayesnde_cli.artifacts.fingerprint import sha256_file, sha256_json
+from bayesnde_cli.artifacts.layout import RunLayout, repair_hint
+from bayesnde_cli.errors import BadArtifact
+
+SCHEMA_VERSION = 1
+_RUN_ID_DIGITS = 16
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The record of one finished stage. `identity` is what decides the result: settings, seed, hashes of inputs."""
+
+    stage: str
+    set_name: str | None
+    run_id: str
+    identity: dict[str, Any]
+    config: dict[str, Any]
+    seed: int
+    inputs: dict[str, dict[str, Any]]
+    outputs: dict[str, dict[str, Any]]
+    device: str
+    started: str
+    ended: str = field(default_factory=environment.utc_now)
+    packages: dict[str, str] = field(default_factory=environment.package_versions)
+    python: str = field(default_factory=environment.python_version)
+    platform: str = field(default_factory=environment.platform_name)
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def identity_hash(self) -> str:
+        return sha256_json(self.identity)
+
+
+class StageState(Enum):
+    """Whether a stage is still to be made."""
+
+    FRESH = "fresh"
+    UP_TO_DATE = "up to date"
+
+
+def derive_run_id(identity: Mapping[str, Any]) -> str:
+    """The run's name for itself, from what `prepare` was asked to do.
+
+    Derived and not drawn: the same run made in two folders has byte-equal tables.
+    """
+    return sha256_json(identity)[:_RUN_ID_DIGITS]
+
+
+def write(path: Path, manifest: Manifest) -> None:
+    """Puts the manifest in place: from here on the stage counts as complete."""
+    for name in manifest.outputs:
+        if not _stays_inside(name):
+            raise ValueError(f"output {name!r} is outside of the stage's folder")
+    atomic.write_json(path, asdict(manifest))
+
+
+def read(path: Path) -> Manifest:
+    """The manifest in a file; `BadArtifact` if it is damaged or of a newer version."""
+    found = read_object(path, newest=SCHEMA_VERSION)
+    problem = _problem(found)
+    if problem:
+        raise BadArtifact(f"{path} is damaged", found=problem, hint=repair_hint(path))
+    return Manifest(**found)
+
+
+def stage_state(layout: RunLayout, stage: str, identity: Mapping[str, Any], set_name: str | None = None) -> StageState:
+    """Whether a stage has been made with this identity; `SettingsDiffer` if it was made with another one."""
+    path = layout.manifest_file(stage, set_name)
+    if not path.exists():
+        return StageState.FRESH
+    found = read(path)
+    differences = compare(found.identity, identity)
+    if differences:
+        raise settings_differ(layout, stage, set_name, differences)
+    check_outputs(found, path.parent, deep=False)
+    return StageState.UP_TO_DATE
+
+
+def describe_input(path: Path, *, given: str | None = None) -> dict[str, Any]:
+    """An input as a manifest records it, under the path that the user gave."""
+    return {**_describe(path), "path": str(path) if given is None else given}
+
+
+def describe_outputs(folder: Path, paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """The outputs below a stage's folder as a manifest records them."""
+    return {path.relative_to(folder).as_posix(): _describe(path) for path in paths}
+
+
+def check_outputs(manifest: Manifest, folder: Path, *, deep: bool) -> None:
+    """Raises `BadArtifact` if an output is missing or has changed: its size always, its content if `deep`."""
+    for name, recorded in manifest.outputs.items():
+        path = folder / name
+        found = _change(path, recorded, deep=deep)
+        if found:
+            raise BadArtifact(
+                f"{path} is not what {manifest.stage} wrote",
+                found=found,
+                hint=repair_hint(folder / "manifest.json"),
+            )
+
+
+def _describe(path: Path) -> dict[str, Any]:
+    return {"sha256": sha256_file(path), "bytes": path.stat().st_size}
+
+
+def _change(path: Path, recorded: Mapping[str, Any], *, deep: bool) -> str | None:
+    if not path.is_file():
+        return "it is missing"
+    n_bytes = path.stat().st_size
+    if n_bytes != recorded["bytes"]:
+        return f"{n_bytes} bytes instead of {recorded['bytes']}"
+    if deep and sha256_file(path) != recorded["sha256"]:
+        return "same size, other content"
+    return None
+
+
+def _stays_inside(name: str) -> bool:
+    parts = PurePosixPath(name).parts
+    return bool(parts) and not PurePosixPath(name).is_absolute() and ".." not in parts and "\\" not in name
+
+
+def _problem(found: Mapping[str, Any]) -> str | None:
+    """What is wrong with a manifest read from disk, if anything."""
+    names = {entry.name for entry in fields(Manifest)}
+    for name in sorted(names ^ found.keys()):
+        return f"{name} is {'not there' if name in names else 'unknown'}"
+    for name in ("identity", "config", "inputs", "outputs", "packages"):
+        if not isinstance(found[name], dict):
+            return f"{name} is {found[name]!r}"
+    for name in ("stage", "run_id"):
+        if not isinstance(found[name], str):
+            return f"{name} is {found[name]!r}"
+    for kind in ("inputs", "outputs"):
+        for name, entry in found[kind].items():
+            if kind == "outputs" and not _stays_inside(name):
+                return f"output {name!r} is outside of the stage's folder"
+            if not (isinstance(entry, dict) and isinstance(entry.get("sha256"), str) and is_count(entry.get("bytes"))):
+                return f"{kind}: {name} has no SHA-256 and size"
+    return None

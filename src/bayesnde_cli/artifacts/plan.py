@@ -1,0 +1,104 @@
+"""The plan of a data set: which rows make which block. Made once, by whoever comes first, and joined by the rest."""
+
+import os
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bayesnde_cli.artifacts.atomic import create_once
+from bayesnde_cli.artifacts.canonical import is_count, json_bytes, read_object
+from bayesnde_cli.artifacts.differences import compare, settings_differ
+from bayesnde_cli.artifacts.fingerprint import sha256_json
+from bayesnde_cli.artifacts.layout import RunLayout, block_index, repair_hint
+from bayesnde_cli.errors import BadArtifact
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What decides every block of a data set in one stage. `inputs` maps a role to the SHA-256 of its content."""
+
+    stage: str
+    set_name: str
+    run_id: str
+    n_rows: int
+    block_rows: int
+    seed: int
+    inputs: dict[str, str] = field(default_factory=dict)
+    settings_hash: str = ""
+    schema_version: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        if self.n_rows < 0 or self.block_rows < 1:
+            raise ValueError(f"a plan of {self.n_rows} rows in blocks of {self.block_rows}")
+
+    @property
+    def n_blocks(self) -> int:
+        return -(-self.n_rows // self.block_rows)
+
+    def rows(self, block: int) -> tuple[int, int]:
+        """The first row of a block and the one after its last; only the last block may be short."""
+        if not 0 <= block < self.n_blocks:
+            raise IndexError(f"block {block} of {self.n_blocks}")
+        start = block * self.block_rows
+        return start, min(start + self.block_rows, self.n_rows)
+
+    @cached_property
+    def plan_hash(self) -> str:
+        """The SHA-256 of the whole plan, which every block carries."""
+        return sha256_json(asdict(self))
+
+
+def create_or_join(layout: RunLayout, plan: Plan) -> Plan:
+    """The plan that is on disk afterwards, equal to the one given; `SettingsDiffer` if another one is there."""
+    path = layout.plan_file(plan.stage, plan.set_name)
+    if create_once(path, json_bytes(asdict(plan))):
+        return plan
+    found = read(path)
+    differences = compare(asdict(found), asdict(plan))
+    if differences:
+        raise settings_differ(layout, plan.stage, plan.set_name, differences)
+    return found
+
+
+def read(path: Path) -> Plan:
+    """The plan in a file."""
+    found = read_object(path, newest=SCHEMA_VERSION)
+    problem = _problem(found)
+    if problem:
+        raise BadArtifact(f"{path} is damaged", found=problem, hint=repair_hint(path))
+    return Plan(**found)
+
+
+def blocks_done(layout: RunLayout, plan: Plan) -> set[int]:
+    """The blocks that are published. One listing of the folder, and no look inside: what has the name is whole."""
+    try:
+        names = os.listdir(layout.stage_dir(plan.stage, plan.set_name))
+    except FileNotFoundError:
+        return set()
+    indexes = (block_index(name) for name in names)
+    return {index for index in indexes if index is not None and index < plan.n_blocks}
+
+
+def missing_blocks(layout: RunLayout, plan: Plan) -> list[int]:
+    """The blocks that are still to be computed, in order."""
+    done = blocks_done(layout, plan)
+    return [block for block in range(plan.n_blocks) if block not in done]
+
+
+def _problem(found: dict[str, Any]) -> str | None:
+    """What is wrong with a plan read from disk, if anything."""
+    names = {entry.name for entry in fields(Plan)}
+    for name in sorted(names ^ found.keys()):
+        return f"{name} is {'not there' if name in names else 'unknown'}"
+    for name in ("n_rows", "block_rows", "seed"):
+        if not is_count(found[name]):
+            return f"{name} is {found[name]!r}"
+    for name in ("stage", "set_name", "run_id", "settings_hash"):
+        if not isinstance(found[name], str):
+            return f"{name} is {found[name]!r}"
+    if not isinstance(found["inputs"], dict):
+        return f"inputs is {found['inputs']!r}"
+    return "block_rows is 0" if found["block_rows"] == 0 else None

@@ -1,0 +1,231 @@
+"""Tables as Parquet files: atomic, stamped with what they are, and byte-equal for equal rows.
+
+However the rows come in, they leave in row groups of 65,536, so that a table gathered from eight shards is the same
+file as one written at once. Pages carry checksums, which are verified on reading.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bayesnde_cli.artifacts.atomic import Draft, writing, writing_once
+from bayesnde_cli.artifacts.layout import missing_hint, repair_hint
+from bayesnde_cli.errors import BadArtifact, MissingArtifact
+
+ROW_GROUP_ROWS = 65_536
+# Everything that shapes the bytes is fixed here and left to no default. Dictionaries are off: zstd does as well on
+# labels, and float columns have nothing to gain from them.
+_WRITER_OPTIONS: dict[str, Any] = {
+    "version": "2.6",
+    "data_page_version": "1.0",
+    "compression": "zstd",
+    "compression_level": 3,
+    "use_dictionary": False,
+    "write_statistics": True,
+    "write_page_checksum": True,
+}
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What a table says about itself, in the key-value metadata of its file."""
+
+    schema_name: str
+    schema_version: int
+    run_id: str
+    plan_hash: str | None = None
+
+    def metadata(self) -> dict[str, str]:
+        entries = {
+            "bayesnde.schema": self.schema_name,
+            "bayesnde.schema_version": str(self.schema_version),
+            "bayesnde.run_id": self.run_id,
+        }
+        return entries if self.plan_hash is None else {**entries, "bayesnde.plan_hash": self.plan_hash}
+
+
+class TableWriter:
+    """Takes rows in pieces of any size and writes them in row groups of one size. Holds one row group in memory."""
+
+    def __init__(self, writer: pq.ParquetWriter, schema: pa.Schema) -> None:
+        self._writer = writer
+        self._schema = schema
+        self._waiting: list[pa.Table] = []
+        self._n_waiting = 0
+
+    def write(self, rows: pa.Table | pa.RecordBatch) -> None:
+        """Appends rows, whose columns must be those of the table, in order."""
+        table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+        table = table.cast(self._schema)
+        while self._n_waiting + table.num_rows >= ROW_GROUP_ROWS:
+            n_taken = ROW_GROUP_ROWS - self._n_waiting
+            self._keep(table.slice(0, n_taken))
+            self.flush()
+            table = table.slice(n_taken)
+        if table.num_rows:
+            self._keep(table)
+
+    def flush(self) -> None:
+        """Writes what is waiting as a row group of its own; called by `write` when one is full, and at the end."""
+        if self._n_waiting:
+            # One chunk per column: page borders would otherwise follow the chunks.
+            group = pa.concat_tables(self._waiting).combine_chunks()
+            self._writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
+            self._waiting, self._n_waiting = [], 0
+
+    def _keep(self, table: pa.Table) -> None:
+        self._waiting.append(table)
+        self._n_waiting += table.num_rows
+
+
+def write_table(
+    path: Path,
+    rows: pa.Table | Iterable[pa.RecordBatch],
+    *,
+    schema_name: str,
+    schema_version: int,
+    run_id: str,
+    plan_hash: str | None = None,
+) -> None:
+    """Writes a table, or batches of one (at least one, for its columns), over an older file if there is one."""
+    pieces = iter([rows] if isinstance(rows, pa.Table) else rows)
+    first = next(pieces)
+    stamp = Stamp(schema_name, schema_version, run_id, plan_hash)
+    with writing_table(path, first.schema, stamp) as writer:
+        writer.write(first)
+        for piece in pieces:
+            writer.write(piece)
+
+
+@contextlib.contextmanager
+def writing_table(path: Path, schema: pa.Schema, stamp: Stamp) -> Iterator[TableWriter]:
+    """A writer for rows in pieces; the file is put in place when the block ends well."""
+    with writing(path) as temporary, _table_writer(temporary, schema, stamp) as writer:
+        yield writer
+
+
+@contextlib.contextmanager
+def writing_table_once(path: Path, schema: pa.Schema, stamp: Stamp) -> Iterator[tuple[TableWriter, Draft]]:
+    """Like `writing_table`, but a file that is already there stays; `is_published` of the draft tells."""
+    with writing_once(path) as draft, _table_writer(draft.path, schema, stamp) as writer:
+        yield writer, draft
+
+
+def read_table(
+    path: Path,
+    schema_name: str,
+    columns: Sequence[str] | None = None,
+    *,
+    schema_version: int = 1,
+    run_id: str | None = None,
+    plan_hash: str | None = None,
+) -> pa.Table:
+    """The table in a file, whole or some columns; `schema_version` is the newest one that the caller understands.
+
+    `BadArtifact` if the file is damaged, holds something else, or belongs to another run or plan than those given.
+    """
+    with _opened(path, Stamp(schema_name, schema_version, run_id or "", plan_hash), columns) as file:
+        return file.read(columns=columns)
+
+
+def iter_batches(
+    path: Path,
+    schema_name: str,
+    columns: Sequence[str] | None = None,
+    *,
+    batch_rows: int = ROW_GROUP_ROWS,
+    schema_version: int = 1,
+    run_id: str | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a table in batches of at most `batch_rows`; memory is bounded by a row group."""
+    with _opened(path, Stamp(schema_name, schema_version, run_id or ""), columns) as file:
+        yield from file.iter_batches(batch_size=batch_rows, columns=columns)
+
+
+def count_rows(path: Path, schema_name: str, *, schema_version: int = 1) -> int:
+    """The number of rows of a table, from its footer alone."""
+    with _opened(path, Stamp(schema_name, schema_version, ""), None) as file:
+        return int(file.metadata.num_rows)
+
+
+@contextlib.contextmanager
+def _table_writer(path: Path, schema: pa.Schema, stamp: Stamp) -> Iterator[TableWriter]:
+    plain = _plain_schema(schema)
+    stamped = plain.with_metadata(stamp.metadata())
+    with pq.ParquetWriter(path, stamped, **_WRITER_OPTIONS) as file:
+        writer = TableWriter(file, stamped)
+        yield writer
+        writer.flush()
+
+
+def _plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema without what other libraries left in it: metadata, dictionaries, names of list items."""
+    return pa.schema([pa.field(field.name, _plain_type(field.type), field.nullable) for field in schema])
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_plain_type(kind.value_type), kind.list_size)
+    return kind
+
+
+@contextlib.contextmanager
+def _opened(path: Path, expected: Stamp, columns: Sequence[str] | None) -> Iterator[pq.ParquetFile]:
+    """The file, checked; damage that shows only while reading becomes `BadArtifact` as well."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            _check_stamp(path, file, expected)
+            _check_columns(path, file, columns)
+            yield file
+    except FileNotFoundError:
+        raise MissingArtifact(f"{path} is not there", hint=missing_hint(path)) from None
+    except (pa.ArrowException, OSError) as error:
+        first_line = str(error).splitlines()[0]
+        raise BadArtifact(
+            f"{path} cannot be read as a Parquet file", found=first_line, hint=repair_hint(path)
+        ) from error
+
+
+def _check_stamp(path: Path, file: pq.ParquetFile, expected: Stamp) -> None:
+    entries = {key.decode(): value.decode() for key, value in (file.metadata.metadata or {}).items()}
+    for key, wanted in expected.metadata().items():
+        found = entries.get(key, "(none)")
+        if key == "bayesnde.schema_version":
+            _check_version(path, found, expected.schema_version)
+        elif wanted and found != wanted:
+            raise BadArtifact(
+                f"{path} is not the table that was expected",
+                found=f"{key} is {found}, expected {wanted}",
+                hint=repair_hint(path),
+            )
+
+
+def _check_version(path: Path, found: str, newest: int) -> None:
+    if not found.isdecimal():
+        raise BadArtifact(f"{path} is damaged", found=f"bayesnde.schema_version is {found}", hint=repair_hint(path))
+    if int(found) > newest:
+        raise BadArtifact(
+            f"{path} was written by a newer bayesnde",
+            found=f"schema version {found}, this bayesnde reads up to {newest}",
+            hint=f"upgrade bayesnde, or {repair_hint(path)}",
+        )
+
+
+def _check_columns(path: Path, file: pq.ParquetFile, columns: Sequence[str] | None) -> None:
+    there = file.schema_arrow.names
+    missing = [name for name in columns or () if name not in there]
+    if missing:
+        raise BadArtifact(
+            f"{path} lacks a column",
+            found=[f"missing: {', '.join(missing)}", f"there: {', '.join(there)}"],
+            hint=repair_hint(path),
+        )

@@ -1,0 +1,71 @@
+"""What a stage builds on: complete, unchanged, and not older than what it was itself made from."""
+
+from pathlib import PurePosixPath
+
+from bayesnde_cli.artifacts import manifest as manifests
+from bayesnde_cli.artifacts.layout import STAGES, RunLayout
+from bayesnde_cli.artifacts.manifest import Manifest
+from bayesnde_cli.errors import MissingArtifact, StaleArtifact
+
+_PER_SET = {stage.name: stage.is_per_set for stage in STAGES}
+
+
+def require(layout: RunLayout, stage: str, set_name: str | None = None) -> Manifest:
+    """The manifest of a finished stage; `MissingArtifact` or `StaleArtifact`, with the command to run, if it is not."""
+    path = layout.manifest_file(stage, set_name)
+    label = layout.label(stage, set_name)
+    if not path.exists():
+        raise MissingArtifact(
+            f"{label} is not there, or not complete",
+            found=f"no {path}",
+            hint=f"run `{layout.command(stage, set_name)}`",
+        )
+    found = manifests.read(path)
+    manifests.check_outputs(found, path.parent, deep=False)
+    stale = stale_inputs(layout, found)
+    if stale:
+        raise StaleArtifact(
+            f"{label} was made from files that have changed since",
+            found=stale,
+            hint=f"run `{layout.command(stage, set_name, '--restart')}`",
+        )
+    return found
+
+
+def stale_inputs(layout: RunLayout, found: Manifest) -> list[str]:
+    """One line for each file of the run that changed after a stage, or a stage above it, read it.
+
+    Manifests are compared with manifests: no file is hashed, so `status` can afford it.
+    """
+    lines: set[str] = set()
+    seen: set[tuple[str, str | None]] = set()
+    waiting = [found]
+    while waiting:
+        reader = waiting.pop()
+        for name, recorded in reader.inputs.items():
+            source = _source(name)
+            if source is None:
+                continue  # the user's own file; it may be gone by now
+            stage, set_name, output = source
+            path = layout.manifest_file(stage, set_name)
+            if not path.exists():
+                lines.add(f"{layout.label(stage, set_name)} is gone")
+                continue
+            upstream = manifests.read(path)
+            if upstream.outputs.get(output, {}).get("sha256") != recorded["sha256"]:
+                lines.add(f"{name} is not the one that {layout.label(reader.stage, reader.set_name)} read")
+            if (stage, set_name) not in seen:
+                seen.add((stage, set_name))
+                waiting.append(upstream)
+    return sorted(lines)
+
+
+def _source(name: str) -> tuple[str, str | None, str] | None:
+    """The stage, data set and output behind an input's name; None if it did not come from the run."""
+    stage, *rest = PurePosixPath(name).parts
+    if stage not in _PER_SET:
+        return None
+    n_folders = 1 if _PER_SET[stage] else 0
+    if len(rest) <= n_folders:
+        return None
+    return stage, rest[0] if n_folders else None, "/".join(rest[n_folders:])

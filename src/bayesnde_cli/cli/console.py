@@ -1,0 +1,135 @@
+"""What the user sees: results on stdout, everything else on stderr; bars on a terminal, plain lines elsewhere."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from bayesnde_cli.stages.reporting import Advance
+
+# Without a terminal, a line of progress at most this often (seconds).
+_LINE_EVERY = 10.0
+_YELLOW, _RED, _BOLD, _RESET = "\x1b[33m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
+
+
+def printable(text: str) -> str:
+    """The text with control characters escaped, so that no cell or column name can steer a terminal."""
+    return "".join(
+        char if char in "\n\t" or (char.isprintable() or char.isspace() and ord(char) > 0xA0) else repr(char)[1:-1]
+        for char in text
+    )
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table as text: columns padded to their widest cell, numbers to the right."""
+    cells = [[printable(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    to_right = [all(_is_number(row[i]) for row in cells[1:]) for i in range(len(header))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, to_right, strict=True)
+        ).rstrip()
+        for row in cells
+    ]
+    return "\n".join(lines)
+
+
+def _is_number(cell: str) -> bool:
+    return cell in ("", "-") or cell.replace(",", "").lstrip("+-")[:1].isdigit()
+
+
+class Console:
+    """The Report that the command line hands to a stage."""
+
+    def __init__(self, *, quiet: bool = False, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self.quiet = quiet
+        self.out = out or sys.stdout
+        self.err = err or sys.stderr
+        self.is_terminal = self.err.isatty()
+
+    def result(self, text: str) -> None:
+        """A result, on stdout."""
+        print(printable(text), file=self.out)
+
+    def result_json(self, document: Any) -> None:
+        """A result for machines, on stdout."""
+        print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False), file=self.out)
+
+    def note(self, text: str) -> None:
+        if not self.quiet:
+            print(printable(text), file=self.err)
+
+    def warn(self, text: str) -> None:
+        print(f"{self._coloured('warning:', _YELLOW)} {printable(text)}", file=self.err)
+
+    def error(self, text: str) -> None:
+        label, sign, rest = printable(text).partition(":")
+        print(f"{self._coloured(label + sign, _RED)}{rest}", file=self.err)
+
+    def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        if not self.quiet:
+            print(f"{self._coloured(printable(title), _BOLD)}\n{aligned(header, rows)}", file=self.err)
+
+    @contextmanager
+    def progress(self, label: str, total: int | None, unit: str) -> Iterator[Advance]:
+        if self.quiet:
+            yield lambda done: None
+        elif self.is_terminal:
+            with _bar(label, total, unit) as advance:
+                yield advance
+        else:
+            yield _Lines(self, label, total, unit).advance
+
+    def _coloured(self, text: str, colour: str) -> str:
+        if self.is_terminal and not os.environ.get("NO_COLOR"):
+            return f"{colour}{text}{_RESET}"
+        return text
+
+
+@contextmanager
+def _bar(label: str, total: int | None, unit: str) -> Iterator[Advance]:
+    from rich.console import Console as RichConsole
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = RichConsole(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit))
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda done: bar.advance(task, done)
+
+
+class _Lines:
+    """Progress for logs: a line now and then, with the time left."""
+
+    def __init__(self, console: Console, label: str, total: int | None, unit: str) -> None:
+        self.console, self.label, self.total, self.unit = console, label, total, unit
+        self.done = 0
+        self.started = self.spoke = time.monotonic()
+
+    def advance(self, done: int) -> None:
+        self.done += done
+        now = time.monotonic()
+        if now - self.spoke < _LINE_EVERY:
+            return
+        self.spoke = now
+        line = f"{self.label}: {self.done:,}"
+        if self.total:
+            left = (now - self.started) * (self.total - self.done) / max(self.done, 1)
+            line += f" of {self.total:,} {self.unit}, {duration(left)} left"
+        else:
+            line += f" {self.unit}"
+        self.console.note(line)
+
+
+def duration(seconds: float) -> str:
+    """A time span for people: `42 s`, `3 min 20 s`, `2 h 5 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,0 +1,117 @@
+"""A table for the user: to a file or to stdout, as CSV, Parquet or JSON lines."""
+
+import csv
+import io
+import json
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Protocol
+
+import typer
+
+from bayesnde_cli.artifacts.atomic import writing
+from bayesnde_cli.config import nearest_hint
+from bayesnde_cli.errors import BadUsage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMATS = ("csv", "parquet", "jsonl")
+_SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+
+OutOption = Annotated[
+    Path, typer.Option("--out", "-o", metavar="FILE|-", help="Where to write the rows; - is stdout. [default: -]")
+]
+FormatOption = Annotated[
+    str | None,
+    typer.Option("--format", metavar="FORMAT", help="csv, parquet or jsonl. [default: by the file's ending, else csv]"),
+]
+
+
+class TableWriter(Protocol):
+    """Takes batches of rows of one schema."""
+
+    def write(self, batch: "pa.RecordBatch") -> None: ...
+
+    def close(self) -> None: ...
+
+
+def output_format(out: Path, asked: str | None) -> str:
+    """The format that the user asked for, or that the file's ending says."""
+    chosen = asked or _SUFFIXES.get(out.suffix.lower(), "csv")
+    if chosen not in FORMATS:
+        raise BadUsage(
+            f"--format cannot be '{chosen}'",
+            found=f"formats: {', '.join(FORMATS)}",
+            hint=nearest_hint(chosen, FORMATS, "use one of the formats"),
+        )
+    if chosen == "parquet" and str(out) == "-" and sys.stdout.isatty():
+        raise BadUsage(
+            "Parquet is not for a terminal", found="--out: -", hint="name a file with --out, or use --format csv"
+        )
+    return chosen
+
+
+@contextmanager
+def table_output(out: Path, format: str, schema: "pa.Schema") -> Iterator[TableWriter]:
+    """A writer to `out`; a file appears only when it is complete."""
+    make = {"csv": _Csv, "parquet": _Parquet, "jsonl": _JsonLines}[format]
+    if str(out) == "-":
+        writer = make(sys.stdout.buffer, schema)
+        yield writer
+        writer.close()
+        return
+    with writing(out) as temporary, temporary.open("wb") as file:
+        writer = make(file, schema)
+        yield writer
+        writer.close()
+
+
+class _Csv:
+    """Floats in their shortest form that reads back exactly; missing cells empty."""
+
+    def __init__(self, file: BinaryIO, schema: "pa.Schema") -> None:
+        self._text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+        self._rows = csv.writer(self._text, lineterminator="\n")
+        self._rows.writerow(schema.names)
+
+    def write(self, batch: "pa.RecordBatch") -> None:
+        self._rows.writerows(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+    def close(self) -> None:
+        self._text.flush()
+        self._text.detach()
+
+
+class _JsonLines:
+    """An object a row; numbers that JSON does not have (NaN, infinities) become null."""
+
+    def __init__(self, file: BinaryIO, schema: "pa.Schema") -> None:
+        self._file = file
+
+    def write(self, batch: "pa.RecordBatch") -> None:
+        for row in batch.to_pylist():
+            clean = {
+                name: None if isinstance(value, float) and not math.isfinite(value) else value
+                for name, value in row.items()
+            }
+            self._file.write(json.dumps(clean, ensure_ascii=False).encode() + b"\n")
+
+    def close(self) -> None:
+        self._file.flush()
+
+
+class _Parquet:
+    def __init__(self, file: BinaryIO, schema: "pa.Schema") -> None:
+        import pyarrow.parquet as pq
+
+        self._writer = pq.ParquetWriter(file, schema)
+
+    def write(self, batch: "pa.RecordBatch") -> None:
+        self._writer.write_batch(batch)
+
+    def close(self) -> None:
+        self._writer.close()

@@ -1,0 +1,17 @@
+"""Settings: what there is to set (`stages`), and who decides (`resolve`)."""
+
+from bayesnde_cli.config.fields import StageConfig, nearest, nearest_hint, option_type
+from bayesnde_cli.config.resolve import preset_names, read_preset, resolve
+from bayesnde_cli.config.stages import STAGE_CONFIGS, PrepareConfig
+
+__all__ = [
+    "STAGE_CONFIGS",
+    "PrepareConfig",
+    "StageConfig",
+    "nearest",
+    "nearest_hint",
+    "option_type",
+    "preset_names",
+    "read_preset",
+    "resolve",
+]

@@ -1,0 +1,107 @@
+"""One frozen config class per stage: its settings, their defaults, their ranges, their help.
+
+A default is written here and nowhere else; the command line and the docs read it from here.
+"""
+
+import math
+import typing
+from dataclasses import dataclass
+
+from bayesnde_cli.config.fields import StageConfig, setting
+from bayesnde_cli.errors import BadConfig
+
+
+@dataclass(frozen=True)
+class PrepareConfig(StageConfig):
+    """Settings of `prepare`."""
+
+    stage: typing.ClassVar[str] = "prepare"
+
+    features: tuple[str, ...] = setting(
+        (), "Columns to model; patterns such as 'x*' work. All columns without another role if not given.",
+        metavar="COL", panel="Columns",
+    )  # fmt: skip
+    drop: tuple[str, ...] = setting((), "Columns to leave out; patterns work.", metavar="COL", panel="Columns")
+    drop_constant: bool = setting(False, "Leave out columns that hold one value only.", panel="Columns")
+    condition: str | None = setting(None, "Label column y: model p(x | y); one-hot.", metavar="COL", panel="Columns")
+    outlier_label: str | None = setting(
+        None, "0/1 column, 1 = outlier; kept aside for evaluation.", metavar="COL", panel="Columns"
+    )
+    truth: str | None = setting(
+        None,
+        "True log-density; kept aside for evaluation. A column 'true_log_density' is taken without asking.",
+        metavar="COL", panel="Columns",
+    )  # fmt: skip
+    id: str | None = setting(None, "Row names; kept aside.", metavar="COL", panel="Columns")
+    split_column: str | None = setting(
+        None, "Column that says train, validation or test for each row.", metavar="COL", panel="Columns"
+    )
+    type: tuple[str, ...] = setting(
+        (), "COL=continuous, COL=lattice or COL=categorical, where the type found is not the one meant.",
+        metavar="COL=TYPE", panel="Columns",
+    )  # fmt: skip
+    missing: str = setting(
+        "error", "Rows with missing cells: stop, or drop them.", choices=("error", "drop"), panel="Rows"
+    )
+    missing_token: tuple[str, ...] = setting(
+        (), "A further word that means a missing cell.", metavar="WORD", panel="Rows"
+    )
+    max_robust_z: float | None = setting(
+        None, "Drop rows with |x - median| / MAD above this in any feature.", minimum=1.0, panel="Rows"
+    )
+    split: tuple[float, ...] = setting(
+        (0.81, 0.09, 0.10), "Shares of training, validation and test rows.", metavar="A,B,C", panel="Rows"
+    )
+    split_method: str = setting(
+        "address",
+        "address: each row by its own seeded number, stratified under --condition. "
+        "tail: shuffle with RandomState(seed), last rows are test, then validation. "
+        "train-test-split: scikit-learn's, twice, with --split-seeds.",
+        choices=("address", "tail", "train-test-split"), panel="Rows",
+    )  # fmt: skip
+    split_seeds: tuple[int, ...] = setting(
+        (42, 1051), "Seeds of train-test-split: test, then validation.", metavar="I,J", panel="Rows"
+    )
+    dequantize: tuple[str, ...] = setting(
+        ("auto",),
+        "auto: uniform noise of one step, (-0.5, 0.5), on lattice and categorical columns; none; "
+        "or COL=LOW,HIGH for one column (patterns work).",
+        metavar="RULE", panel="Scaling",
+    )  # fmt: skip
+    scale: str = setting(
+        "marginal",
+        "marginal: each column through its own distribution to a standard normal; standard; minmax; none.",
+        choices=("marginal", "standard", "minmax", "none"), panel="Scaling",
+    )  # fmt: skip
+    scale_on: str = setting(
+        "train", "Rows that fit the scaling; 'all' is for the paper's protocols.",
+        choices=("train", "all"), panel="Scaling",
+    )  # fmt: skip
+    delimiter: str | None = setting(None, "Column separator; found out if not given.", panel="Text files")
+    quote: str | None = setting(None, "Quote character; found out if not given.", panel="Text files")
+    header: str = setting(
+        "auto", "Whether the first row holds names.", choices=("auto", "yes", "no"), panel="Text files"
+    )
+    decimal: str | None = setting(None, "Decimal sign; found out if not given.", choices=(".", ","), panel="Text files")
+    encoding: str | None = setting(None, "Text encoding; found out if not given.", panel="Text files")
+    seed: int = setting(
+        0, "Seed of the run: splits, noise, and every later stage.", minimum=0, maximum=2**32 - 1, panel="Run"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.split) != 3 or abs(math.fsum(self.split) - 1.0) > 1e-9 or min(self.split) <= 0:
+            raise BadConfig(
+                "prepare.split must be three positive shares that sum to 1",
+                found=f"found: {', '.join(f'{share:g}' for share in self.split)} (sum {math.fsum(self.split):g})",
+                hint="for instance --split 0.81,0.09,0.10",
+            )
+        if len(self.split_seeds) != 2 or min(self.split_seeds) < 0:
+            raise BadConfig(
+                "prepare.split_seeds must be two non-negative whole numbers",
+                found=f"found: {', '.join(map(str, self.split_seeds))}",
+                hint="for instance --split-seeds 42,1051",
+            )
+
+
+STAGE_CONFIGS: dict[str, type[StageConfig]] = {"prepare": PrepareConfig}

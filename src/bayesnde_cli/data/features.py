@@ -1,0 +1,83 @@
+"""A feature's noise and its map into the model's space, by the user's rules."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bayesnde_cli.data.kinds import ColumnFacts, Kind
+from bayesnde_cli.data.roles import match_columns
+from bayesnde_cli.data.scaling import (
+    ColumnMap,
+    Noise,
+    fit_categorical,
+    fit_lattice,
+    fit_minmax,
+    fit_mixture,
+    fit_none,
+    fit_standard,
+)
+from bayesnde_cli.errors import BadUsage
+
+
+def noise_rules(rules: Sequence[str], facts: Mapping[str, ColumnFacts]) -> dict[str, Noise]:
+    """The dequantisation noise of each lattice and categorical column; a later rule overrides an earlier one."""
+    discrete = [name for name, fact in facts.items() if fact.kind is not Kind.CONTINUOUS]
+    noise: dict[str, Noise] = dict.fromkeys(discrete, Noise())
+    for rule in rules:
+        if rule == "auto":
+            noise = dict.fromkeys(discrete, Noise())
+        elif rule == "none":
+            noise = {}
+        else:
+            pattern, bounds = _parse(rule)
+            if pattern in facts and pattern not in discrete:
+                raise BadUsage(
+                    f"--dequantize {rule}: column '{pattern}' is continuous",
+                    found=f"lattice or categorical: {', '.join(discrete) or 'no column'}",
+                    hint=f"leave the rule out, or say --type {pattern}=lattice",
+                )
+            names = match_columns([pattern], list(facts), option="--dequantize")
+            noise |= {name: bounds for name in names if name in discrete}
+    return noise
+
+
+def fit_map(
+    fact: ColumnFacts,
+    scale: str,
+    noise: Noise | None,
+    *,
+    train: np.ndarray,
+    validation: np.ndarray,
+    train_fraction: np.ndarray,
+) -> ColumnMap:
+    """The map of one column, fitted to its training values (rows,); validation values only choose its size.
+
+    `train_fraction` is the dequantisation noise of the training rows, as uniform numbers.
+    """
+    if scale == "marginal":
+        if noise is not None and fact.kind is Kind.CATEGORICAL and noise.width <= 1:
+            return fit_categorical(train, validation, len(fact.categories), noise)
+        if noise is not None and noise.width <= 1:
+            return fit_lattice(train, validation, noise)
+        return fit_mixture(train, validation, noise)
+    noisy = train if noise is None else noise.add(train, train_fraction)
+    if scale == "standard":
+        return fit_standard(noisy, noise)
+    if scale == "minmax":
+        return fit_minmax(noisy, noise)
+    return fit_none(noise)
+
+
+def _parse(rule: str) -> tuple[str, Noise]:
+    column, sign, bounds = rule.rpartition("=")
+    try:
+        low, high = (float(part) for part in bounds.split(","))
+        if not sign or not column or not (np.isfinite(low) and np.isfinite(high) and low < high):
+            raise ValueError
+    except ValueError:
+        raise BadUsage(
+            f"--dequantize {rule} is not a rule",
+            found="rules: auto, none, COL=LOW,HIGH with LOW < HIGH",
+            hint="for instance --dequantize age=-0.5,0.5",
+        ) from None
+    return column, Noise(low, high)

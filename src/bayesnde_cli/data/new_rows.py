@@ -1,0 +1,69 @@
+"""Rows of any file in the model's space of a prepared run: columns by name, order free."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from bayesnde_cli.data.labels import label_columns
+from bayesnde_cli.data.readers import Table
+from bayesnde_cli.data.roles import Roles, listed
+from bayesnde_cli.data.schema import Schema
+from bayesnde_cli.errors import BadInput
+
+
+class ModelRows(NamedTuple):
+    """A batch of rows as the model sees them."""
+
+    row_ids: np.ndarray  # (rows,) int64, position in the input
+    x_scaled: np.ndarray  # (rows, p) float32
+    log_jacobian: np.ndarray  # (rows,) float64
+    labels: dict[str, pa.Array]  # label columns that the file has, by name
+
+
+def match_table(table: Table, schema: Schema) -> tuple[Schema, tuple[str, ...]]:
+    """The schema restricted to the label columns that the file has, and the file's columns that are ignored.
+
+    Features and the condition must be there; identity, outlier label and truth may be.
+    """
+    required = [*schema.roles.features, *([schema.roles.condition] if schema.roles.condition else [])]
+    lacking = [name for name in required if name not in table.names]
+    if lacking:
+        raise BadInput(
+            f"the file lacks {len(lacking)} of the model's {len(required)} columns",
+            found=[f"missing: {listed(lacking)}", f"columns: {listed(table.names)}"],
+            hint="columns are matched by name; rename them in the file, or give a header",
+        )
+    roles = schema.roles
+    present = Roles(
+        features=roles.features,
+        condition=roles.condition,
+        outlier_label=roles.outlier_label if roles.outlier_label in table.names else None,
+        truth=roles.truth if roles.truth in table.names else None,
+        id=roles.id if roles.id in table.names else None,
+    )
+    ignored = tuple(name for name in table.names if name not in present.used)
+    return Schema(present, schema.features, schema.classes, schema.classes_are_whole, schema.seed), ignored
+
+
+def model_rows(table: Table, schema: Schema) -> Iterator[ModelRows]:
+    """The rows of a table in the model's space, batch by batch; `schema` comes from `match_table`."""
+    first_row = 0
+    for batch in table.batches(schema.roles.used, as_text=schema.text_columns()):
+        values = schema.encode(batch, first_row)
+        _refuse_missing(values, schema, first_row)
+        row_ids = np.arange(first_row, first_row + len(values))
+        x_scaled, log_jacobian = schema.scale(values, row_ids)
+        yield ModelRows(row_ids, x_scaled, log_jacobian, label_columns(batch, schema, first_row))
+        first_row += len(values)
+
+
+def _refuse_missing(values: np.ndarray, schema: Schema, first_row: int) -> None:
+    rows, columns = np.nonzero(np.isnan(values))
+    if len(rows):
+        raise BadInput(
+            f"column '{schema.features[columns[0]].name}' has a missing cell in row {first_row + rows[0] + 1}",
+            found=f"missing cells in these rows: {len(rows)}",
+            hint="fill in or remove rows with missing cells",
+        )

@@ -1,0 +1,64 @@
+"""Files of several named arrays (NPZ, MAT): which of them are the table."""
+
+import math
+from collections.abc import Mapping
+
+from bayesnde_cli.data.readers.array_table import NUMBER_KINDS, ArrayTable, Piece, ReadableArray
+from bayesnde_cli.data.readers.idx import shape_text
+from bayesnde_cli.data.readers.source import Source, escaped
+from bayesnde_cli.data.readers.table import made_up_names
+from bayesnde_cli.errors import BadInput
+
+
+def bundle(
+    source: Source, format_name: str, arrays: Mapping[str, ReadableArray], unreadable: Mapping[str, str]
+) -> ArrayTable:
+    """The largest numeric matrix as c1, c2, ..., and every vector of as many rows under its own name.
+
+    Without a matrix the longest vectors are the table. Everything else is ignored and told in the description.
+    """
+    matrices = {key: array for key, array in arrays.items() if _is_matrix(array)}
+    vectors = {key: array for key, array in arrays.items() if _length(array) is not None}
+    if not matrices and not vectors:
+        raise BadInput(
+            f"{source.name} holds no numeric matrix",
+            found=_contents(arrays, unreadable),
+            hint="save the rows as one array of (rows, columns)",
+        )
+    pieces: list[Piece] = []
+    parts: list[str] = []
+    matrix = max(matrices, key=lambda key: _size(matrices[key]), default=None)
+    if matrix is None:
+        n_rows = max(_length(array) or 0 for array in vectors.values())
+    else:
+        chosen = matrices[matrix]
+        n_rows = chosen.shape[0]
+        pieces.append(Piece(made_up_names(chosen.shape[1]), chosen.dtype, chosen.blocks))
+        parts.append(f"{escaped(matrix)} {shape_text(chosen.shape)}")
+    beside = {key: array for key, array in vectors.items() if _length(array) == n_rows and key != matrix}
+    for key, array in beside.items():
+        pieces.append(Piece((key,), array.dtype, array.as_vector().blocks))
+        parts.append(f"{escaped(key)} {n_rows} x 1")
+    ignored = [key for key in (*arrays, *unreadable) if key != matrix and key not in beside]
+    parts += [f"ignored: {', '.join(escaped(key) for key in ignored)}"] if ignored else []
+    return ArrayTable(source, pieces, n_rows, ", ".join([format_name, *parts]))
+
+
+def _is_matrix(array: ReadableArray) -> bool:
+    return array.dtype.kind in NUMBER_KINDS and len(array.shape) == 2 and min(array.shape) > 1
+
+
+def _length(array: ReadableArray) -> int | None:
+    """The number of rows if the array is a vector: (n,), (n, 1) or (1, n)."""
+    is_vector = len(array.shape) == 1 or (len(array.shape) == 2 and 1 in array.shape)
+    return _size(array) if is_vector else None
+
+
+def _size(array: ReadableArray) -> int:
+    return math.prod(array.shape)
+
+
+def _contents(arrays: Mapping[str, ReadableArray], unreadable: Mapping[str, str]) -> str:
+    contents = [f"{escaped(key)} ({shape_text(array.shape) or 'single'})" for key, array in arrays.items()]
+    contents += [f"{escaped(key)} ({what})" for key, what in unreadable.items()]
+    return f"arrays: {', '.join(contents)}" if contents else "no array"

@@ -1,0 +1,103 @@
+"""NPY and NPZ files: never unpickled, read block by block."""
+
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+import numpy as np
+
+from bayesnde_cli.data.readers.array_table import NUMBER_KINDS, ArrayTable, Piece
+from bayesnde_cli.data.readers.bundle import bundle
+from bayesnde_cli.data.readers.idx import shape_text
+from bayesnde_cli.data.readers.source import Source
+from bayesnde_cli.data.readers.stored_array import StoredArray
+from bayesnde_cli.data.readers.table import made_up_names
+from bayesnde_cli.errors import BadInput
+
+READABLE_KINDS = NUMBER_KINDS + "U"
+DAMAGE = (ValueError, EOFError, OSError, SyntaxError, zipfile.BadZipFile, zipfile.zlib.error)  # type: ignore[attr-defined]
+
+
+def open_npy(source: Source) -> ArrayTable:
+    """The table of an NPY file of one or two axes: c1, c2, ..."""
+    with source.open() as stream:
+        array = _stored(source, stream, "NPY file")
+    refused = _refused(array.dtype)
+    if refused:
+        raise BadInput(
+            f"{source.name} holds {refused}",
+            found=f"dtype: {array.dtype}",
+            hint="save numbers: `np.save(file, array.astype(float))`",
+        )
+    if len(array.shape) not in (1, 2):
+        raise BadInput(
+            f"{source.name} is an array of {len(array.shape)} axes",
+            found=f"shape: {shape_text(array.shape) or 'a single number'}",
+            hint="reshape it to (rows, columns)",
+        )
+    array.check_size(source.size())
+    is_vector = len(array.shape) == 1
+    names = made_up_names(1 if is_vector else array.shape[1])
+    description = f"NPY, {shape_text(array.shape)} {array.dtype}"
+    table = ArrayTable(source, [Piece(names, array.dtype, array.blocks)], array.shape[0], description)
+    table.has_own_names = False
+    table.is_vector = is_vector
+    return table
+
+
+def open_npz(source: Source) -> ArrayTable:
+    """The table of an NPZ file: its largest matrix as c1, c2, ..., vectors of equal length by their keys."""
+    arrays: dict[str, StoredArray] = {}
+    ignored: dict[str, str] = {}
+    try:
+        with zipfile.ZipFile(source.path) as archive:
+            members = archive.namelist()
+        for member in members:
+            with _member(source, member) as stream:
+                array = _stored(source, stream, "NPZ file", member=member)
+            key = member.removesuffix(".npy")
+            refused = _refused(array.dtype)
+            if refused:
+                ignored[key] = refused
+            else:
+                arrays[key] = array
+    except DAMAGE as error:
+        raise source.damaged("NPZ file", error) from error
+    return bundle(source, "NPZ", arrays, ignored)
+
+
+def _stored(source: Source, stream: BinaryIO, what: str, *, member: str | None = None) -> StoredArray:
+    """The array behind an NPY header."""
+    try:
+        version = np.lib.format.read_magic(stream)
+        if version == (1, 0):
+            shape, is_column_major, dtype = np.lib.format.read_array_header_1_0(stream)
+        else:
+            shape, is_column_major, dtype = np.lib.format.read_array_header_2_0(stream)
+    except (ValueError, SyntaxError) as error:
+        raise source.damaged(what, error) from error
+    opened = source.open if member is None else lambda: _member(source, member)
+    # a column-major vector is a row-major one, too
+    is_column_major = is_column_major and len(shape) > 1
+    return StoredArray(source, what, opened, stream.tell(), dtype, shape, is_column_major)
+
+
+@contextmanager
+def _member(source: Source, member: str) -> Iterator[BinaryIO]:
+    with zipfile.ZipFile(source.path) as archive, archive.open(member) as stream:
+        try:
+            yield stream  # type: ignore[misc]
+        except DAMAGE as error:
+            raise source.damaged("NPZ file", error) from error
+
+
+def _refused(dtype: np.dtype) -> str:
+    """What the array holds if that cannot be a table, else the empty string."""
+    if dtype.hasobject:
+        return "pickled objects"
+    if dtype.names is not None:
+        return "structured records"
+    if dtype.kind == "c":
+        return "complex numbers"
+    return "" if dtype.kind in READABLE_KINDS else "neither numbers nor text"

@@ -1,0 +1,57 @@
+"""An array in a file or in a zip member: its type and shape known, its numbers read block by block."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import BinaryIO
+
+import numpy as np
+
+from bayesnde_cli.data.readers.source import Source
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """Numbers that lie row after row (or column after column) behind a header."""
+
+    source: Source
+    what: str  # for messages: "NPY file"
+    open: Callable[[], AbstractContextManager[BinaryIO]]
+    offset: int  # bytes of the header
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    is_column_major: bool = False
+
+    def blocks(self, n_rows: int) -> Iterator[np.ndarray]:
+        """Arrays of (n_rows, columns), all further axes laid flat; the last one is shorter."""
+        total = self.shape[0]
+        width = math.prod(self.shape[1:])
+        with self.open() as stream:
+            stream.read(self.offset)
+            if self.is_column_major:
+                # rows are scattered over the whole file: only then is the array read in one piece
+                whole = self._read(stream, total * width).reshape((total, width), order="F")
+                for start in range(0, total, n_rows):
+                    yield whole[start : start + n_rows]
+                return
+            for start in range(0, total, n_rows):
+                count = min(n_rows, total - start)
+                yield self._read(stream, count * width).reshape(count, width)
+
+    def _read(self, stream: BinaryIO, n_numbers: int) -> np.ndarray:
+        n_bytes = n_numbers * self.dtype.itemsize
+        raw = stream.read(n_bytes)
+        if len(raw) < n_bytes:
+            raise self.source.damaged(self.what, f"{n_bytes - len(raw)} bytes are missing at the end")
+        return np.frombuffer(raw, self.dtype)
+
+    def as_vector(self) -> "StoredArray":
+        """The array with all its axes laid flat into one; meant for (n, 1) and (1, n)."""
+        return replace(self, shape=(math.prod(self.shape),), is_column_major=False)
+
+    def check_size(self, n_bytes: int) -> None:
+        """Refuse a file of `n_bytes` that is too short for the shape in its header."""
+        needed = self.offset + math.prod(self.shape) * self.dtype.itemsize
+        if n_bytes < needed:
+            raise self.source.damaged(self.what, f"{n_bytes} bytes instead of {needed}")

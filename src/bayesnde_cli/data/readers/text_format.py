@@ -1,0 +1,165 @@
+"""How a delimited text is laid out: what the user says about it, and the rest found from a sample."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bayesnde_cli.data.readers.cells import MISSING_TOKENS, is_number
+from bayesnde_cli.data.readers.delimiter import find_delimiter, find_quote
+from bayesnde_cli.data.readers.encoding import encoding_of
+from bayesnde_cli.data.readers.records import WHITE_SPACE, records_of, sample_of
+from bayesnde_cli.data.readers.source import Source
+from bayesnde_cli.data.readers.table import duplicates, listed, made_up_names, shown
+from bayesnde_cli.data.readers.text_stream import decoded, one_tab_between, without_padding
+from bayesnde_cli.errors import BadInput
+
+SAMPLE_BYTES = 4 << 20
+
+DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+(?:[eE][+-]?[0-9]+)?")
+DECIMAL_POINT = re.compile(r"[+-]?[0-9]*\.[0-9]+(?:[eE][+-]?[0-9]+)?")
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """What the user says about a text file; None is found from its content."""
+
+    delimiter: str | None = None  # one character; " " stands for runs of white space
+    quote: str | None = None  # one character; "" for none
+    header: bool | None = None
+    decimal: str | None = None  # "." or ","
+    encoding: str | None = None
+    missing: tuple[str, ...] = ()  # more tokens that mean a missing cell
+
+    def __post_init__(self) -> None:
+        _require_ascii_character("--delimiter", self.delimiter)
+        if self.quote:
+            _require_ascii_character("--quote", self.quote)
+        if self.decimal not in (None, ".", ","):
+            raise BadInput(
+                f"{self.decimal!r} is no decimal mark", found="--decimal", hint="use `.` or `,` with --decimal"
+            )
+        if self.delimiter is not None and self.delimiter == self.quote:
+            raise BadInput(
+                f"{self.quote!r} cannot both separate and quote cells",
+                found="--delimiter and --quote are the same",
+                hint="change one of the two",
+            )
+        if self.decimal == "," == self.delimiter:
+            raise BadInput(
+                "the comma cannot separate both cells and decimals",
+                found="--delimiter , and --decimal ,",
+                hint="change one of the two",
+            )
+
+
+@dataclass(frozen=True)
+class TextLayout:
+    """Everything needed to read a delimited text."""
+
+    names: tuple[str, ...]
+    delimiter: str  # as it stands in the stream after `rewrite`
+    quote: str
+    has_header: bool
+    decimal: str
+    encoding: str
+    missing: tuple[str, ...]
+    description: str
+    # Turns whole lines into lines that the parser can read: white space into tabs and the like.
+    rewrite: Callable[[str], str] | None = None
+    n_skipped_bytes: int = 0  # what stands before the first row, such as the header of an ARFF file
+
+
+def find_layout(source: Source, text: TextFormat) -> TextLayout:
+    """The layout of a delimited text from its first lines; what `text` says is taken as it is."""
+    encoding = encoding_of(source, text.encoding)
+    with source.open() as stream:
+        chunks = decoded(source, stream, encoding, chunk_bytes=SAMPLE_BYTES)
+        first = next(chunks, "")
+        is_whole = next(chunks, None) is None
+    sample = sample_of(first, is_whole=is_whole)
+    quote = find_quote(sample) if text.quote is None else text.quote
+    delimiter = text.delimiter or find_delimiter(sample, quote, text.decimal)
+    records = records_of(sample, delimiter, quote)
+    if not records:
+        raise BadInput(f"{source.name} is empty", found="no text", hint="give a file that holds a table")
+    decimal = text.decimal or _decimal(records, delimiter)
+    has_header = _has_header(records, decimal) if text.header is None else text.header
+    if has_header and len(records) == 1 and is_whole:
+        raise BadInput(
+            f"{source.name} holds a header and no rows",
+            found=f"header: {listed(records[0])}",
+            hint="give a file with rows; if this line is data, use `--no-header`",
+        )
+    return TextLayout(
+        names=_names(source, records[0]) if has_header else made_up_names(len(records[0])),
+        delimiter="\t" if delimiter == WHITE_SPACE else delimiter,
+        quote=quote,
+        has_header=has_header,
+        decimal=decimal,
+        encoding=encoding,
+        missing=(*MISSING_TOKENS, *text.missing),
+        description=_description(source, delimiter, len(records[0]), has_header, decimal, encoding),
+        rewrite=_rewrite(sample, delimiter, quote),
+    )
+
+
+def _rewrite(sample: str, delimiter: str, quote: str) -> Callable[[str], str] | None:
+    if delimiter == WHITE_SPACE:
+        return one_tab_between(quote)
+    padding = without_padding(delimiter, quote) if quote else None
+    return padding if padding is not None and padding(sample) != sample else None
+
+
+def _decimal(records: Sequence[Sequence[str]], delimiter: str) -> str:
+    if delimiter == ",":
+        return "."
+    cells = [cell for record in records for cell in record]
+    has_comma = any(DECIMAL_COMMA.fullmatch(cell) for cell in cells)
+    return "," if has_comma and not any(DECIMAL_POINT.fullmatch(cell) for cell in cells) else "."
+
+
+def _has_header(records: Sequence[Sequence[str]], decimal: str) -> bool:
+    first, below = records[0], records[1:]
+    if any(not cell or is_number(cell, decimal) for cell in first):
+        return False
+    columns = [[record[index] for record in below if index < len(record)] for index in range(len(first))]
+    filled = [[cell for cell in column if cell not in MISSING_TOKENS] for column in columns]
+    if any(2 * sum(is_number(cell, decimal) for cell in column) > len(column) for column in filled):
+        return True
+    return not any(name in column for name, column in zip(first, columns, strict=True))
+
+
+def _names(source: Source, header: Sequence[str]) -> tuple[str, ...]:
+    again = duplicates(header)
+    if "" in header:
+        raise BadInput(
+            f"column {header.index('') + 1} of {source.name} has an empty name",
+            found=f"header: {listed(header)}",
+            hint="name the column; if the first line is data, use `--no-header`",
+        )
+    if again:
+        raise BadInput(
+            f"{source.name} has several columns of one name",
+            found=f"more than once: {listed(again)}",
+            hint="rename them; if the first line is data, use `--no-header`",
+        )
+    return tuple(header)
+
+
+def _description(source: Source, delimiter: str, n_columns: int, has_header: bool, decimal: str, encoding: str) -> str:
+    words = {WHITE_SPACE: "separated by white space", "\t": "separated by tabs"}
+    layout = words.get(delimiter, f"separated by {delimiter!r}") if n_columns > 1 else "one column"
+    parts = ["CSV", layout, "header" if has_header else "no header"]
+    parts += ["decimal comma"] if decimal == "," else []
+    parts += [encoding, *(["gzip"] if source.is_gzip else [])]
+    return ", ".join(parts)
+
+
+def _require_ascii_character(option: str, character: str | None) -> None:
+    if character is None or (len(character) == 1 and character.isascii() and character not in "\r\n\0"):
+        return
+    raise BadInput(
+        f"{shown(character)} cannot be used with {option}",
+        found="not one ASCII character",
+        hint=f"give one character, such as `{option} ';'`",
+    )

@@ -1,0 +1,142 @@
+"""What each column of the file is for: feature, label, truth, identity, split, or nothing."""
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bayesnde_cli.config import PrepareConfig, nearest_hint
+from bayesnde_cli.errors import BadInput, BadUsage
+
+# `simulate` writes the exact log-density under this name.
+TRUTH_NAME = "true_log_density"
+
+# Columns that our own tables carry beside the user's.
+RESERVED_NAMES = (
+    "row_id x_scaled log_jacobian log_density log_density_scaled mc_se log_density_is overlap ess_min rhat_max "
+    "acceptance divergences bridge_iterations converged reliable n_observed"
+).split()
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The columns that are used, each with one role."""
+
+    features: tuple[str, ...]
+    condition: str | None = None
+    outlier_label: str | None = None
+    truth: str | None = None
+    id: str | None = None
+    split: str | None = None
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Columns that travel with a row but are not features, in a fixed order."""
+        return tuple(name for name in (self.id, self.condition, self.outlier_label, self.truth) if name is not None)
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """All columns to be read."""
+        return (*self.features, *self.labels, *((self.split,) if self.split else ()))
+
+    def of(self, name: str) -> str:
+        """The role of a used column, for people."""
+        by_name = {
+            self.condition: "condition",
+            self.outlier_label: "outlier label",
+            self.truth: "truth",
+            self.id: "id",
+            self.split: "split",
+        }
+        return by_name.get(name, "feature")
+
+
+def assign_roles(names: Sequence[str], config: PrepareConfig) -> Roles:
+    """The role of every column, from the flags; a column 'true_log_density' is the truth unless a flag says otherwise."""
+    single = {
+        "condition": config.condition,
+        "outlier_label": config.outlier_label,
+        "truth": config.truth,
+        "id": config.id,
+        "split": config.split_column,
+    }
+    for role, name in single.items():
+        if name is not None:
+            _require_column(name, names, option=_option(role))
+    features = match_columns(config.features, names, option="--features")
+    dropped = match_columns(config.drop, names, option="--drop")
+    if single["truth"] is None and TRUTH_NAME in names and TRUTH_NAME not in {*features, *dropped, *single.values()}:
+        single["truth"] = TRUTH_NAME
+
+    _refuse_two_roles(features, dropped, single)
+    taken = {name for name in single.values() if name is not None}
+    chosen = features or tuple(name for name in names if name not in taken and name not in dropped)
+    if not chosen:
+        raise BadUsage(
+            "no column is left to model",
+            found=f"columns: {listed(names)}",
+            hint="leave at least one column without a role, or name features with --features",
+        )
+    used = {*chosen, *taken}
+    for name in names:
+        if name in used and name in RESERVED_NAMES:
+            raise BadInput(
+                f"column '{name}' has a name that bayesnde writes itself",
+                found=f"reserved: {', '.join(RESERVED_NAMES)}",
+                hint=f"rename it in the file, or leave it out with --drop {name}",
+            )
+    return Roles(
+        features=chosen,
+        condition=single["condition"],
+        outlier_label=single["outlier_label"],
+        truth=single["truth"],
+        id=single["id"],
+        split=single["split"],
+        ignored=tuple(name for name in names if name not in used),
+    )
+
+
+def match_columns(wanted: Sequence[str], names: Sequence[str], *, option: str) -> tuple[str, ...]:
+    """The columns that a list of names, comma-separated names and patterns stands for, in the file's order."""
+    matched: set[str] = set()
+    for item in wanted:
+        pieces = [item] if item in names else [piece.strip() for piece in item.split(",")]
+        for piece in pieces:
+            hits = [piece] if piece in names else fnmatch.filter(names, piece)
+            if not hits:
+                _require_column(piece, names, option=option)
+            matched.update(hits)
+    return tuple(name for name in names if name in matched)
+
+
+def listed(items: Sequence[str], most: int = 12) -> str:
+    """A list for a message, cut when it is long."""
+    shown = ", ".join(items[:most])
+    return shown if len(items) <= most else f"{shown}, … ({len(items)} in all)"
+
+
+def _option(role: str) -> str:
+    return "--split-column" if role == "split" else "--" + role.replace("_", "-")
+
+
+def _require_column(name: str, names: Sequence[str], *, option: str) -> None:
+    if name not in names:
+        raise BadUsage(
+            f"{option}: there is no column '{name}'",
+            found=f"columns: {listed(names)}",
+            hint=nearest_hint(name, names, "use one of the file's columns"),
+        )
+
+
+def _refuse_two_roles(features: Sequence[str], dropped: Sequence[str], single: dict[str, str | None]) -> None:
+    seen: dict[str, str] = {}
+    claims = [(name, "--features") for name in features] + [(name, "--drop") for name in dropped]
+    claims += [(name, _option(role)) for role, name in single.items() if name is not None]
+    for name, option in claims:
+        if name in seen:
+            raise BadUsage(
+                f"column '{name}' has two roles",
+                found=f"options: {seen[name]} and {option}",
+                hint="a column has one role; take it out of one of the two options",
+            )
+        seen[name] = option

@@ -1,0 +1,74 @@
+"""Shift and scale: `u = (y - shift) / scale`. No scaling, standardisation, and min-max are of this kind."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bayesnde_cli.data.scaling.column_map import (
+    Array,
+    Noise,
+    as_float,
+    dequantised,
+    noise_from_json,
+    noise_to_json,
+    rounded_number,
+)
+
+
+@dataclass(frozen=True)
+class Affine:
+    """`u = (y - shift) / scale` with `log du/dy = -log scale`."""
+
+    shift: float
+    scale: float
+    noise: Noise | None = None
+
+    def __post_init__(self) -> None:
+        if not self.scale > 0:
+            raise ValueError(f"expected a positive scale, got {self.scale}")
+
+    def forward(self, value: Array, fraction: Array | None = None) -> tuple[Array, Array]:
+        y = dequantised(value, fraction, self.noise)
+        return (y - self.shift) / self.scale, np.full(len(y), -np.log(self.scale))
+
+    def inverse(self, u: Array) -> Array:
+        return self.shift + self.scale * as_float(u)
+
+    def to_value(self, y: Array) -> Array:
+        return y if self.noise is None else self.noise.remove(y)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": "affine",
+            "shift": self.shift,
+            "scale": self.scale,
+            "noise": noise_to_json(self.noise),
+        }
+
+
+def affine_from_json(stored: dict[str, Any]) -> Affine:
+    return Affine(float(stored["shift"]), float(stored["scale"]), noise_from_json(stored["noise"]))
+
+
+def fit_none(noise: Noise | None = None) -> Affine:
+    """The identity."""
+    return Affine(0.0, 1.0, noise)
+
+
+def fit_standard(y: Array, noise: Noise | None = None) -> Affine:
+    """Mean 0 and s.d. 1 on the training values `y` (noise included); the s.d. divides by n."""
+    y = as_float(y)
+    return _with_spread(float(np.mean(y)), float(np.std(y)), noise)
+
+
+def fit_minmax(y: Array, noise: Noise | None = None) -> Affine:
+    """The training values `y` (noise included) on [0, 1]."""
+    y = as_float(y)
+    return _with_spread(float(np.min(y)), float(np.max(y) - np.min(y)), noise)
+
+
+def _with_spread(shift: float, scale: float, noise: Noise | None) -> Affine:
+    # A constant column has no scale of its own and keeps the file's.
+    scale = rounded_number(scale)
+    return Affine(rounded_number(shift), scale if scale > 0 else 1.0, noise)

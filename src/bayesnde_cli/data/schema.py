@@ -1,0 +1,154 @@
+"""All that is needed to bring rows of a file into the model's space, now or years later: `schema.json`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bayesnde_cli.data.kinds import Kind
+from bayesnde_cli.data.roles import Roles, listed
+from bayesnde_cli.data.scaling import ColumnMap, map_from_json
+from bayesnde_cli.errors import BadArtifact, BadInput
+from bayesnde_cli.rng import derive_seed, uniform_at
+
+SCHEMA_VERSION = 1
+
+# The log-Jacobian is stored on this grid (nats): the last bits of one machine's exp and log never reach the file.
+_JACOBIAN_DECIMALS = 9
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One modelled column: its kind, its categories if it has any, and its map into the model's space."""
+
+    name: str
+    kind: Kind
+    categories: tuple[str, ...]
+    map: ColumnMap
+
+    def encode(self, column: pa.Array, first_row: int) -> np.ndarray:
+        """The column as numbers: categories by their position, missing cells as NaN. (rows,), float64."""
+        if self.kind is Kind.CATEGORICAL:
+            codes = pc.index_in(column, value_set=pa.array(self.categories, pa.string()), skip_nulls=True)
+            unseen = pc.and_(pc.is_null(codes), pc.is_valid(column)).to_numpy(zero_copy_only=False)
+            self._refuse(unseen, column, first_row, "an unseen category", f"categories: {listed(self.categories)}")
+            return pc.cast(codes, pa.float64()).to_numpy(zero_copy_only=False)
+        if not pa.types.is_floating(column.type):
+            some = next((str(cell) for cell in column if cell.is_valid), "")
+            raise BadInput(
+                f"column '{self.name}' holds text, but the model knows it as numbers",
+                found=f"for instance: {some!r}",
+                hint="check that the column means what it meant when the model was fitted",
+            )
+        values = column.to_numpy(zero_copy_only=False)
+        self._refuse(np.isinf(values), column, first_row, "an infinity", "")
+        if self.kind is Kind.LATTICE:
+            off = np.isfinite(values) & (values != np.rint(values))
+            self._refuse(off, column, first_row, "a number off the lattice", "the model knows whole numbers only")
+        return values
+
+    def scale(self, values: np.ndarray, row_ids: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """The column in the model's space and the log-slope there, both (rows,); noise is addressed by row."""
+        if self.map.noise is None:
+            return self.map.forward(values)
+        fraction = uniform_at(derive_seed(seed, "prepare", "dequantize", self.name), row_ids)
+        return self.map.forward(values, fraction)
+
+    def _refuse(self, bad: np.ndarray, column: pa.Array, first_row: int, what: str, found: str) -> None:
+        if bad.any():
+            index = int(np.flatnonzero(bad)[0])
+            raise BadInput(
+                f"column '{self.name}' has {what} in row {first_row + index + 1}",
+                found=[f"cell: {column[index].as_py()!r}", *([found] if found else [])],
+                hint="correct or remove the row",
+            )
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a run, in order, with the seed of their noise."""
+
+    roles: Roles
+    features: tuple[Feature, ...]
+    classes: tuple[str, ...]  # of the condition, in order; empty without one
+    classes_are_whole: bool  # class labels are whole numbers and stored as such
+    seed: int
+
+    def encode(self, batch: pa.RecordBatch, first_row: int) -> np.ndarray:
+        """The features of a batch as numbers, (rows, p) float64."""
+        columns = [feature.encode(batch.column(feature.name), first_row) for feature in self.features]
+        return np.stack(columns, axis=1)
+
+    def scale(self, values: np.ndarray, row_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows in the model's space, (rows, p) float32, and their log-Jacobian, (rows,) float64.
+
+        log p(row, units of the file) = log p(row, model's space) + log-Jacobian.
+        """
+        scaled = np.empty(values.shape, np.float32)
+        log_jacobian = np.zeros(len(values))
+        for position, feature in enumerate(self.features):
+            scaled[:, position], log_slope = feature.scale(values[:, position], row_ids, self.seed)
+            log_jacobian += log_slope  # column by column: one order of summation on every machine
+        return scaled, np.round(log_jacobian, _JACOBIAN_DECIMALS)
+
+    def text_columns(self) -> set[str]:
+        """Columns that must be read as words, whatever they look like."""
+        words = {feature.name for feature in self.features if feature.kind is Kind.CATEGORICAL}
+        return words | {name for name in (self.roles.id, self.roles.condition, self.roles.outlier_label) if name}
+
+    def one_hot(self, labels: Sequence[Any]) -> np.ndarray:
+        """Class labels as unit vectors, (rows, classes) float32."""
+        position = {name: index for index, name in enumerate(self.classes)}
+        result = np.zeros((len(labels), len(self.classes)), np.float32)
+        result[np.arange(len(labels)), [position[str(label)] for label in labels]] = 1.0
+        return result
+
+    def to_json(self) -> dict[str, Any]:
+        roles = self.roles
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "seed": self.seed,
+            "features": [
+                {
+                    "name": feature.name,
+                    "kind": str(feature.kind),
+                    "categories": list(feature.categories),
+                    "map": feature.map.to_json(),
+                }
+                for feature in self.features
+            ],
+            "condition": roles.condition,
+            "classes": list(self.classes),
+            "classes_are_whole": self.classes_are_whole,
+            "outlier_label": roles.outlier_label,
+            "truth": roles.truth,
+            "id": roles.id,
+            "split_column": roles.split,
+        }
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> "Schema":
+        version = document.get("schema_version")
+        if not isinstance(version, int) or version > SCHEMA_VERSION:
+            raise BadArtifact(
+                "schema.json was written by a newer bayesnde",
+                found=f"schema version: {version}, this program knows up to {SCHEMA_VERSION}",
+                hint="update bayesnde, or run `bayesnde prepare` again with --restart",
+            )
+        features = tuple(
+            Feature(item["name"], Kind(item["kind"]), tuple(item["categories"]), map_from_json(item["map"]))
+            for item in document["features"]
+        )
+        roles = Roles(
+            features=tuple(feature.name for feature in features),
+            condition=document["condition"],
+            outlier_label=document["outlier_label"],
+            truth=document["truth"],
+            id=document["id"],
+            split=document["split_column"],
+        )
+        classes = tuple(document["classes"])
+        return cls(roles, features, classes, document["classes_are_whole"], document["seed"])

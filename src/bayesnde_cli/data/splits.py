@@ -1,0 +1,129 @@
+"""Which rows train, which choose, which test: every row in exactly one split."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bayesnde_cli.data.roles import listed
+from bayesnde_cli.errors import BadInput
+from bayesnde_cli.rng import bits_at, derive_seed
+
+SPLITS = ("train", "validation", "test")
+TRAIN, VALIDATION, TEST = 0, 1, 2
+
+# Fewer rows than this cannot give every split its share.
+MIN_ROWS = 50
+MIN_CLASS_ROWS = 10
+
+_SPLIT_WORDS = {"train": TRAIN, "training": TRAIN, "test": TEST, "testing": TEST} | dict.fromkeys(
+    ("validation", "valid", "val", "dev"), VALIDATION
+)
+
+
+def split_by_address(
+    row_ids: np.ndarray, shares: Sequence[float], seed: int, strata: np.ndarray | None = None
+) -> np.ndarray:
+    """The split of each row by a seeded permutation in which a row's place is drawn from its own `row_id`. (rows,)
+
+    Within each stratum the rows are ordered by the random bits at `(seed, row_id)`; the first share trains.
+    """
+    bits = bits_at(derive_seed(seed, "prepare", "split"), row_ids)
+    split = np.empty(len(row_ids), np.int8)
+    for stratum in [np.arange(len(row_ids))] if strata is None else _members(strata):
+        order = stratum[np.argsort(bits[stratum], kind="stable")]
+        n_train, n_validation, _ = share_sizes(len(order), shares)
+        split[order[:n_train]] = TRAIN
+        split[order[n_train : n_train + n_validation]] = VALIDATION
+        split[order[n_train + n_validation :]] = TEST
+    return split
+
+
+def split_by_tail(n_rows: int, shares: Sequence[float], seed: int) -> np.ndarray:
+    """The paper's split: shuffle with `RandomState(seed)`; the last rows test, the last of the rest validate. (rows,)
+
+    `shuffle(arange(n))` and `permutation(n)` of a `RandomState` give the same order, so this is both conventions.
+    """
+    order = np.random.RandomState(seed).permutation(n_rows)
+    train, validation, test = shares
+    n_test = _floor(n_rows * test)
+    n_validation = _floor((n_rows - n_test) * validation / (train + validation))
+    split = np.full(n_rows, TRAIN, np.int8)
+    split[order[n_rows - n_test :]] = TEST
+    split[order[n_rows - n_test - n_validation : n_rows - n_test]] = VALIDATION
+    return split
+
+
+def split_by_train_test_split(
+    n_rows: int, shares: Sequence[float], seeds: Sequence[int], strata: np.ndarray | None = None
+) -> np.ndarray:
+    """The paper's conditional split: scikit-learn's `train_test_split` twice, stratified, with two seeds. (rows,)"""
+    from sklearn.model_selection import train_test_split
+
+    train, validation, test = shares
+    rest, tested = train_test_split(np.arange(n_rows), test_size=test, random_state=seeds[0], stratify=strata)
+    _, validated = train_test_split(
+        rest,
+        # Rounded: 0.09 / 0.9 must be 0.1 and not a hair more, which would cost a row.
+        test_size=round(validation / (train + validation), 12),
+        random_state=seeds[1],
+        stratify=None if strata is None else strata[rest],
+    )
+    split = np.full(n_rows, TRAIN, np.int8)
+    split[tested] = TEST
+    split[validated] = VALIDATION
+    return split
+
+
+def split_by_words(words: Sequence[str | None], row_ids: np.ndarray, column: str) -> np.ndarray:
+    """The split that a column of words asks for. (rows,)"""
+    split = np.empty(len(words), np.int8)
+    for row, word in enumerate(words):
+        code = _SPLIT_WORDS.get(str(word).strip().lower())
+        if code is None:
+            raise BadInput(
+                f"column '{column}' names no split in row {row_ids[row] + 1:,}",
+                found=f"cell: {word!r}",
+                hint="each row must say train, validation or test",
+            )
+        split[row] = code
+    return split
+
+
+def check_splits(split: np.ndarray) -> None:
+    """Refuse splits of which one is empty."""
+    for code, name in enumerate(SPLITS):
+        if not np.any(split == code):
+            raise BadInput(
+                f"no row is left for the {name} split",
+                found=f"rows: {', '.join(f'{other} {int(np.sum(split == c))}' for c, other in enumerate(SPLITS))}",
+                hint="give more rows, or other shares with --split",
+            )
+
+
+def check_strata(strata: np.ndarray, classes: Sequence[str], column: str) -> None:
+    """Refuse a condition with a class too small to stand in every split."""
+    counts = np.bincount(strata, minlength=len(classes))
+    small = [f"{name} ({count} rows)" for name, count in zip(classes, counts, strict=True) if count < MIN_CLASS_ROWS]
+    if small:
+        raise BadInput(
+            f"condition '{column}' has {'a class' if len(small) == 1 else 'classes'} too small to split",
+            found=f"fewer than {MIN_CLASS_ROWS} rows: {listed(small)}",
+            hint="merge or leave out these rows, or model the table without --condition",
+        )
+
+
+def share_sizes(n_rows: int, shares: Sequence[float]) -> tuple[int, int, int]:
+    """Whole numbers of rows closest to the shares; they sum to `n_rows`, and none is 0 from 3 rows on."""
+    n_test = max(1, round(n_rows * shares[TEST]))
+    n_validation = max(1, round(n_rows * shares[VALIDATION]))
+    return n_rows - n_test - n_validation, n_validation, n_test
+
+
+def _members(strata: np.ndarray) -> list[np.ndarray]:
+    order = np.argsort(strata, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(strata[order])) + 1)
+
+
+def _floor(value: float) -> int:
+    # 40690 * 0.09 / 0.9 is 4068.9999…: a share that is whole up to rounding counts as whole.
+    return int(np.floor(value + 1e-9))

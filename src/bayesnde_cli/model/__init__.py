@@ -1,0 +1,1 @@
+"""Networks, the likelihood, and the engine they run on."""

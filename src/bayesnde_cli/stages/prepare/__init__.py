@@ -1,0 +1,175 @@
+"""`prepare`: a table becomes checked, typed, split and scaled Parquet, or one clear message."""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from bayesnde_cli.artifacts import manifest as manifests
+from bayesnde_cli.artifacts.atomic import sweep, temporary_beside, write_json
+from bayesnde_cli.artifacts.claims import running
+from bayesnde_cli.artifacts.environment import utc_now
+from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.artifacts.manifest import Manifest, StageState
+from bayesnde_cli.artifacts.tables import count_rows
+from bayesnde_cli.config import PrepareConfig
+from bayesnde_cli.data.features import noise_rules
+from bayesnde_cli.data.kinds import Kind, asked_kinds
+from bayesnde_cli.data.readers import TextFormat, open_table
+from bayesnde_cli.data.roles import assign_roles
+from bayesnde_cli.data.splits import SPLITS
+from bayesnde_cli.errors import BadUsage
+from bayesnde_cli.stages.prepare.fitting import assign_splits, condition_classes, fit_features, make_schema
+from bayesnde_cli.stages.prepare.staging import stage_table
+from bayesnde_cli.stages.prepare.survey import kept_rows, show_features, survey_features, warn_about_features
+from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION, write_splits
+from bayesnde_cli.stages.reporting import Report
+
+STAGE = "prepare"
+STDIN = Path("-")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What `prepare` made."""
+
+    folder: str
+    run_id: str
+    is_up_to_date: bool
+    n_features: int
+    n_train: int
+    n_validation: int
+    n_test: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.folder}: {self.n_train:,} training, {self.n_validation:,} validation and {self.n_test:,} test rows, "
+            f"{self.n_features} feature{'s' if self.n_features != 1 else ''}"
+        )
+        return f"{text} (up to date)" if self.is_up_to_date else text
+
+
+def run(
+    layout: RunLayout, data: Sequence[Path], config: PrepareConfig, report: Report, *, stdin: BinaryIO, is_restart: bool
+) -> Prepared:
+    """Prepare the rows of one or several files in the run directory."""
+    started = utc_now()
+    if STDIN in data and len(data) > 1:
+        raise BadUsage("stdin cannot be joined with files", found=f"DATA: {' '.join(map(str, data))}", hint="give - alone")
+    with _staging(layout) as staging:
+        paths = [_spooled(stdin, staging / "stdin")] if STDIN in data else list(data)
+        inputs = {
+            f"data-{index}": _describe(path, given) for index, (path, given) in enumerate(zip(paths, data, strict=True))
+        }
+        identity = {"settings": config.as_dict(), "data": [entry["sha256"] for entry in inputs.values()]}
+        manifest_file = layout.manifest_file(STAGE)
+        if not is_restart and manifests.stage_state(layout, STAGE, identity) is StageState.UP_TO_DATE:
+            return _prepared(layout, manifests.read(manifest_file).run_id, is_up_to_date=True)
+
+        run_id = manifests.derive_run_id(identity)
+        _make(staging, paths, config, report, run_id)
+        # All is made and checked. Only now does an older result give way, and its manifest goes first.
+        manifest_file.unlink(missing_ok=True)
+        outputs = [layout.schema_file(), *map(layout.split_file, SPLITS)]
+        for output in outputs:
+            os.replace(staging / output.name, output)
+        manifest = Manifest(
+            stage=STAGE,
+            set_name=None,
+            run_id=run_id,
+            identity=identity,
+            config=config.as_dict(),
+            seed=config.seed,
+            inputs=inputs,
+            outputs=manifests.describe_outputs(layout.stage_dir(STAGE), outputs),
+            device="cpu",
+            started=started,
+        )
+        manifests.write(manifest_file, manifest)
+    return _prepared(layout, run_id, is_up_to_date=False)
+
+
+def _make(folder: Path, paths: Sequence[Path], config: PrepareConfig, report: Report, run_id: str) -> None:
+    """Read, check, split, scale and write the tables and the schema into a folder."""
+    table = open_table(paths, _text_format(config))
+    report.note(f"read as: {table.description}")
+    roles = assign_roles(table.names, config)
+    asked = asked_kinds(config.type, roles.features)
+    as_text = {name for name, kind in asked.items() if kind is Kind.CATEGORICAL}
+    as_text |= {name for name in (roles.id, roles.condition, roles.outlier_label, roles.split) if name}
+    staged = stage_table(
+        table, folder / "staged.parquet", roles.used, as_text=as_text, features=roles.features, report=report
+    )
+
+    row_ids = kept_rows(staged, roles, config, report)
+    facts = survey_features(staged, roles, row_ids, config)
+    noise = noise_rules(config.dequantize, facts)
+    show_features(staged, roles, facts, noise, report)
+    warn_about_features(staged, facts, noise, row_ids, report)
+
+    classes, are_whole = condition_classes(staged, roles, row_ids)
+    split = assign_splits(staged, roles, row_ids, classes, config)
+    features = fit_features(staged, facts, noise, row_ids, split, config, report)
+    schema = make_schema(roles, features, classes, are_whole, config.seed)
+    files = {name: folder / f"{name}.parquet" for name in SPLITS}
+    write_splits(files, staged, schema, row_ids, split, run_id=run_id, report=report)
+    write_json(folder / "schema.json", schema.to_json())
+
+
+@contextlib.contextmanager
+def _staging(layout: RunLayout) -> Iterator[Path]:
+    """A folder for work in progress inside the stage's folder, ours alone; it goes whatever happens."""
+    folder = layout.stage_dir(STAGE)
+    is_new = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        with running(layout, STAGE):
+            sweep(folder)
+            staging = temporary_beside(folder / "staging")
+            staging.mkdir()
+            try:
+                yield staging
+            finally:
+                shutil.rmtree(staging, ignore_errors=True)
+    finally:
+        for path in is_new:  # bad input leaves no empty run directory behind
+            with contextlib.suppress(OSError):
+                path.rmdir()
+
+
+def _spooled(stdin: BinaryIO, file: Path) -> Path:
+    """What comes in on stdin, in a file."""
+    with file.open("wb") as target:
+        shutil.copyfileobj(stdin, target, 2**20)
+    return file
+
+
+def _describe(path: Path, given: Path) -> dict[str, Any]:
+    try:
+        return manifests.describe_input(path, given=str(given))
+    except OSError:
+        open_table([path])  # says what is wrong with it
+        raise
+
+
+def _text_format(config: PrepareConfig) -> TextFormat:
+    return TextFormat(
+        delimiter=config.delimiter,
+        quote=config.quote,
+        header={"auto": None, "yes": True, "no": False}[config.header],
+        decimal=config.decimal,
+        encoding=config.encoding,
+        missing=config.missing_token,
+    )
+
+
+def _prepared(layout: RunLayout, run_id: str, *, is_up_to_date: bool) -> Prepared:
+    n_rows = [count_rows(layout.split_file(name), ROWS_SCHEMA, schema_version=ROWS_SCHEMA_VERSION) for name in SPLITS]
+    n_features = len(json.loads(layout.schema_file().read_bytes())["features"])
+    return Prepared(str(layout.stage_dir(STAGE)), run_id, is_up_to_date, n_features, *n_rows)

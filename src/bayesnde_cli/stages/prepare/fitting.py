@@ -1,0 +1,114 @@
+"""From kept rows to a schema: the splits, and the map of every feature, fitted on training rows."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bayesnde_cli.config import PrepareConfig
+from bayesnde_cli.data import splits
+from bayesnde_cli.data.features import fit_map
+from bayesnde_cli.data.kinds import ColumnFacts
+from bayesnde_cli.data.labels import class_codes, class_list
+from bayesnde_cli.data.roles import Roles, listed
+from bayesnde_cli.data.scaling import Noise
+from bayesnde_cli.data.schema import Feature, Schema
+from bayesnde_cli.errors import BadInput
+from bayesnde_cli.rng import derive_seed, uniform_at
+from bayesnde_cli.stages.prepare.staging import StagedTable
+from bayesnde_cli.stages.prepare.survey import feature_values
+from bayesnde_cli.stages.reporting import Report
+
+# Networks see float32: a column whose spread is below this many of its steps cannot be told apart there.
+_MIN_FLOAT32_STEPS = 1000.0
+
+
+def assign_splits(
+    staged: StagedTable, roles: Roles, row_ids: np.ndarray, classes: tuple[str, ...], config: PrepareConfig
+) -> np.ndarray:
+    """The split of every kept row, (rows,) int8."""
+    if roles.split:
+        words = staged.column(roles.split).take(pa.array(row_ids)).to_pylist()
+        split = splits.split_by_words(words, row_ids, roles.split)
+    else:
+        strata = None
+        if roles.condition:
+            labels = staged.column(roles.condition).take(pa.array(row_ids)).combine_chunks()
+            strata = class_codes(labels, classes, roles.condition)
+            splits.check_strata(strata, classes, roles.condition)
+        if config.split_method == "tail":
+            split = splits.split_by_tail(len(row_ids), config.split, config.seed)
+        elif config.split_method == "train-test-split":
+            split = splits.split_by_train_test_split(len(row_ids), config.split, config.split_seeds, strata)
+        else:
+            split = splits.split_by_address(row_ids, config.split, config.seed, strata)
+    splits.check_splits(split)
+    return split
+
+
+def condition_classes(staged: StagedTable, roles: Roles, row_ids: np.ndarray) -> tuple[tuple[str, ...], bool]:
+    """The classes of the condition, if there is one, and whether they are whole numbers."""
+    if roles.condition is None:
+        return (), False
+    words = pc.unique(staged.column(roles.condition).take(pa.array(row_ids))).to_pylist()
+    return class_list(words, roles.condition)
+
+
+def fit_features(
+    staged: StagedTable, facts: Mapping[str, ColumnFacts], noise: Mapping[str, Noise], row_ids: np.ndarray,
+    split: np.ndarray, config: PrepareConfig, report: Report,
+) -> tuple[Feature, ...]:  # fmt: skip
+    """Every feature with its map. Test rows take no part, unless the scaling is asked to be on all rows."""
+    fitting = np.full(len(split), True) if config.scale_on == "all" else split == splits.TRAIN
+    choosing = split == splits.VALIDATION
+    features = []
+    with report.progress("scaling", len(facts), "columns") as advance:
+        for name, fact in facts.items():
+            values = feature_values(staged, fact, row_ids)
+            train = values[fitting]
+            _refuse_constant(train, name)
+            fraction = uniform_at(derive_seed(config.seed, "prepare", "dequantize", name), row_ids[fitting])
+            column_map = fit_map(
+                fact, config.scale, noise.get(name), train=train, validation=values[choosing], train_fraction=fraction
+            )
+            feature = Feature(name, fact.kind, fact.categories, column_map)
+            _refuse_lost_in_float32(feature, train, row_ids[fitting], config.seed)
+            features.append(feature)
+            advance(1)
+    return tuple(features)
+
+
+def make_schema(
+    roles: Roles, features: tuple[Feature, ...], classes: tuple[str, ...], are_whole: bool, seed: int
+) -> Schema:
+    """The schema of the run; features that were left out as constant are gone from its roles."""
+    kept = Roles(
+        features=tuple(feature.name for feature in features),
+        condition=roles.condition,
+        outlier_label=roles.outlier_label,
+        truth=roles.truth,
+        id=roles.id,
+        split=roles.split,
+    )
+    return Schema(kept, features, classes, are_whole, seed)
+
+
+def _refuse_constant(train: np.ndarray, name: str) -> None:
+    if train.min() == train.max():
+        raise BadInput(
+            f"column '{name}' holds one value only in the training rows",
+            found=f"value: {train[0]:g}",
+            hint=f"leave it out with --drop '{name}', or try another --seed",
+        )
+
+
+def _refuse_lost_in_float32(feature: Feature, train: np.ndarray, row_ids: np.ndarray, seed: int) -> None:
+    scaled, _ = feature.scale(train, row_ids, seed)
+    spread, largest = float(np.std(scaled)), float(np.max(np.abs(scaled)))
+    if spread < _MIN_FLOAT32_STEPS * largest * 2.0**-23:
+        raise BadInput(
+            f"column '{feature.name}' varies too little around a large value for float32",
+            found=f"spread: {spread:.3g}, largest value: {largest:.6g}",
+            hint="use --scale standard or --scale marginal, which take the offset away first",
+        )

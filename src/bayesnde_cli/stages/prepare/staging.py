@@ -1,0 +1,99 @@
+"""The user's table, read once and put down column-wise, so that any size is handled a column or a batch at a time."""
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from bayesnde_cli.data.kinds import MAX_CATEGORIES, refuse_too_many
+from bayesnde_cli.data.readers import Table
+from bayesnde_cli.errors import BadInput
+from bayesnde_cli.stages.reporting import Report
+
+BATCH_ROWS = 65_536
+
+
+class StagedTable:
+    """The columns in use of an input, typed: float64 or text, missing cells null."""
+
+    def __init__(self, file: Path, schema: pa.Schema, n_rows: int, n_missing: dict[str, int]) -> None:
+        self._file = file
+        self._schema = schema
+        self.n_rows = n_rows
+        self.n_missing = n_missing
+
+    def is_text(self, name: str) -> bool:
+        return bool(pa.types.is_string(self._schema.field(name).type))
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """One whole column."""
+        return pq.read_table(self._file, columns=[name], use_threads=False, memory_map=True).column(name)
+
+    def numbers(self, name: str) -> np.ndarray:
+        """One whole numeric column, (rows,) float64, missing cells NaN."""
+        return self.column(name).to_numpy()
+
+    def complete_rows(self) -> np.ndarray:
+        """Which rows have no missing cell, (rows,) bool."""
+        complete = np.ones(self.n_rows, bool)
+        for name, count in self.n_missing.items():
+            if count:
+                complete &= pc.is_valid(self.column(name)).to_numpy()
+        return complete
+
+    def batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Batches of rows, each with the position of its first row."""
+        first_row = 0
+        with pq.ParquetFile(self._file) as file:
+            for batch in file.iter_batches(batch_size=BATCH_ROWS):
+                yield first_row, batch
+                first_row += batch.num_rows
+
+
+def stage_table(
+    table: Table, file: Path, columns: Collection[str], *, as_text: Collection[str], features: Collection[str],
+    report: Report,
+) -> StagedTable:  # fmt: skip
+    """Read the columns of a table into a file. Infinities and columns of free text are refused on the way."""
+    n_rows = 0
+    n_missing = dict.fromkeys(columns, 0)
+    words: dict[str, set[str]] = {}
+    writer: pq.ParquetWriter | None = None
+    try:
+        with report.progress("reading", None, "rows") as advance:
+            for batch in table.batches(list(columns), as_text=as_text):
+                if writer is None:
+                    writer = pq.ParquetWriter(file, batch.schema, compression="lz4", write_statistics=False)
+                for name in columns:
+                    column = batch.column(name)
+                    n_missing[name] += column.null_count
+                    if pa.types.is_floating(column.type):
+                        _refuse_infinity(column, name, n_rows)
+                    elif name in features:
+                        seen = words.setdefault(name, set())
+                        seen.update(word for word in pc.unique(column).to_pylist() if word is not None)
+                        if len(seen) > MAX_CATEGORIES:
+                            refuse_too_many(name, seen)
+                writer.write_batch(batch)
+                n_rows += batch.num_rows
+                advance(batch.num_rows)
+    finally:
+        if writer is not None:
+            writer.close()
+    if writer is None:
+        raise BadInput("the input has no rows", found=f"read as: {table.description}", hint="give a table with rows")
+    return StagedTable(file, writer.schema, n_rows, n_missing)
+
+
+def _refuse_infinity(column: pa.Array, name: str, first_row: int) -> None:
+    infinite = pc.is_inf(column)
+    index = pc.index(infinite, True).as_py()
+    if index >= 0:
+        raise BadInput(
+            f"column '{name}' holds an infinity in row {first_row + index + 1:,}",
+            found=f"cell: {column[index].as_py()}",
+            hint=f"correct or remove the row, or leave the column out with --drop {name}",
+        )

@@ -1,0 +1,155 @@
+"""What is in the table: which rows are kept, what each feature holds, and what the user should know about it."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bayesnde_cli.config import PrepareConfig
+from bayesnde_cli.data.checks import LINEAR_CHECK_ROWS, count_duplicates, linear_relations
+from bayesnde_cli.data.kinds import ColumnFacts, Kind, asked_kinds, numeric_facts, text_facts
+from bayesnde_cli.data.roles import Roles, listed
+from bayesnde_cli.data.scaling import Noise
+from bayesnde_cli.data.splits import MIN_ROWS
+from bayesnde_cli.errors import BadInput
+from bayesnde_cli.stages.prepare.staging import StagedTable
+from bayesnde_cli.stages.reporting import Report, counted
+
+
+def kept_rows(staged: StagedTable, roles: Roles, config: PrepareConfig, report: Report) -> np.ndarray:
+    """The positions of the rows to use, (rows,) int64: complete, and not glitches if the user set a bound."""
+    lacking = {name: count for name, count in staged.n_missing.items() if count}
+    if lacking and config.missing == "error":
+        raise BadInput(
+            f"{counted(sum(lacking.values()), 'cell is', 'cells are')} missing",
+            found=f"columns: {listed([f'{name} ({count:,})' for name, count in lacking.items()])}",
+            hint="drop these rows with --missing drop, or these columns with --drop",
+        )
+    keep = staged.complete_rows()
+    if not keep.all():
+        report.note(f"{counted(int(np.sum(~keep)), 'row')} with missing cells dropped")
+    if config.max_robust_z is not None:
+        glitch = _glitches(staged, roles, keep, config.max_robust_z)
+        report.note(f"{counted(int(np.sum(glitch)), 'row')} dropped by --max-robust-z {config.max_robust_z:g}")
+        keep &= ~glitch
+    row_ids = np.flatnonzero(keep)
+    if len(row_ids) < MIN_ROWS:
+        raise BadInput(
+            f"a density cannot be fitted to {counted(len(row_ids), 'row')}",
+            found=f"rows in the file: {staged.n_rows:,}, smallest number: {MIN_ROWS}",
+            hint="give more rows",
+        )
+    return row_ids
+
+
+def feature_values(staged: StagedTable, fact: ColumnFacts, row_ids: np.ndarray) -> np.ndarray:
+    """One feature of the rows in use as numbers, categories by their position. (rows,) float64."""
+    if fact.kind is not Kind.CATEGORICAL:
+        return staged.numbers(fact.name)[row_ids]
+    codes = pc.index_in(staged.column(fact.name), value_set=pa.array(fact.categories, pa.string()))
+    return pc.cast(codes, pa.float64()).to_numpy()[row_ids]
+
+
+def survey_features(
+    staged: StagedTable, roles: Roles, row_ids: np.ndarray, config: PrepareConfig
+) -> dict[str, ColumnFacts]:
+    """The facts of every feature; a constant one is refused, or left out if the user said so."""
+    asked = asked_kinds(config.type, roles.features)
+    facts: dict[str, ColumnFacts] = {}
+    for name in roles.features:
+        if staged.is_text(name):
+            words = pc.unique(staged.column(name).take(pa.array(row_ids))).to_pylist()
+            facts[name] = text_facts(name, words, asked.get(name))
+        else:
+            facts[name] = numeric_facts(name, staged.numbers(name)[row_ids], asked.get(name))
+    constant = [name for name, fact in facts.items() if fact.is_constant]
+    if constant and not config.drop_constant:
+        raise BadInput(
+            f"{counted(len(constant), 'column holds', 'columns hold')} one value only",
+            found=f"constant: {listed(constant)}",
+            hint="a constant has no density: leave such columns out with --drop-constant",
+        )
+    for name in constant:
+        del facts[name]
+    if not facts:
+        raise BadInput(
+            "every column is constant", found=f"columns: {listed(roles.features)}", hint="give a table that varies"
+        )
+    return facts
+
+
+def show_features(
+    staged: StagedTable, roles: Roles, facts: Mapping[str, ColumnFacts], noise: Mapping[str, Noise], report: Report
+) -> None:
+    """The table of columns that the user sees before anything is written."""
+    rows = []
+    for name in roles.used:
+        fact = facts.get(name)
+        if fact is None:
+            rows.append([name, roles.of(name), "text" if staged.is_text(name) else "number", "", "", "", ""])
+            continue
+        if fact.kind is Kind.CATEGORICAL:
+            low, high = fact.categories[0], fact.categories[-1]
+        else:
+            low, high = f"{fact.minimum:.6g}", f"{fact.maximum:.6g}"
+        added = noise.get(name)
+        noise_text = f"U({added.low:g}, {added.high:g})" if added else ""
+        rows.append([name, roles.of(name), str(fact.kind), f"{fact.n_distinct:,}", low, high, noise_text])
+    report.table("columns", ["name", "role", "type", "distinct", "first", "last", "noise"], rows)
+    if roles.ignored:
+        report.note(f"not used: {listed(roles.ignored)}")
+    if noise:
+        report.note(
+            f"{counted(len(noise), 'lattice or categorical column')} dequantised with uniform noise, "
+            "addressed by row: their log-densities are those of value plus noise"
+        )
+
+
+def warn_about_features(
+    staged: StagedTable, facts: Mapping[str, ColumnFacts], noise: Mapping[str, Noise], row_ids: np.ndarray,
+    report: Report,
+) -> None:  # fmt: skip
+    """Warn of what makes a continuous density undefined or misleading."""
+    n_rows = len(row_ids)
+
+    def columns() -> Iterator[np.ndarray]:
+        return (feature_values(staged, fact, row_ids) for fact in facts.values())
+
+    n_duplicates = count_duplicates(columns(), n_rows)
+    if n_duplicates and any(fact.kind is Kind.CONTINUOUS for fact in facts.values()):
+        report.warn(
+            f"{counted(n_duplicates, 'row repeats', 'rows repeat')} an earlier row exactly; where rows repeat, a "
+            "continuous density is not defined, and a test row may have been seen in training"
+        )
+    for name, fact in facts.items():
+        if fact.kind is Kind.LATTICE and fact.n_distinct == n_rows == fact.maximum - fact.minimum + 1:
+            report.warn(f"column '{name}' numbers the rows; keep it aside with --id {name} or leave it out with --drop")
+    bare = [name for name, fact in facts.items() if fact.kind is not Kind.CONTINUOUS and name not in noise]
+    if bare:
+        report.warn(f"without noise these columns have no density, only spikes: {listed(bare)}; see --dequantize")
+    sample = np.stack([values[:LINEAR_CHECK_ROWS] for values in columns()], axis=1)
+    relations = linear_relations(sample, list(facts))
+    for relation in relations:
+        report.warn(
+            f"column '{relation.column}' is (nearly) a linear function of {listed(relation.others, 4)}: "
+            f"all but {relation.left:.1g} of its variance"
+        )
+    if relations:
+        flags = " ".join(f"--drop '{relation.column}'" for relation in relations)
+        report.warn(f"a continuous density is then not defined, and log-densities grow without bound; use {flags}")
+
+
+def _glitches(staged: StagedTable, roles: Roles, keep: np.ndarray, bound: float) -> np.ndarray:
+    """Rows with |x - median| / MAD above the bound in a numeric feature, (rows,) bool."""
+    glitch = np.zeros(staged.n_rows, bool)
+    for name in roles.features:
+        if staged.is_text(name):
+            continue
+        values = staged.numbers(name)
+        median = np.median(values[keep])
+        distance = np.abs(values - median)
+        spread = np.median(distance[keep])
+        if spread > 0:  # a column that is mostly one value has no robust scale
+            glitch |= keep & (distance / spread > bound)
+    return glitch

@@ -1,0 +1,72 @@
+"""The rows of each split as a table: as they were read, and as the model sees them."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bayesnde_cli.artifacts.tables import Stamp, writing_table
+from bayesnde_cli.data.kinds import Kind
+from bayesnde_cli.data.labels import label_columns, label_fields
+from bayesnde_cli.data.schema import Schema
+from bayesnde_cli.data.splits import SPLITS
+from bayesnde_cli.stages.prepare.staging import StagedTable
+from bayesnde_cli.stages.reporting import Report
+
+# The schema name and version of a split's table.
+ROWS_SCHEMA, ROWS_SCHEMA_VERSION = "rows", 1
+
+_RAW_TYPES = {Kind.CONTINUOUS: pa.float64(), Kind.LATTICE: pa.int64(), Kind.CATEGORICAL: pa.string()}
+
+
+def rows_schema(schema: Schema) -> pa.Schema:
+    """The columns of a split's table: identity, the user's columns under their own names, the model's view."""
+    return pa.schema(
+        [
+            pa.field("row_id", pa.int64()),
+            *(pa.field(feature.name, _RAW_TYPES[feature.kind]) for feature in schema.features),
+            *label_fields(schema),
+            pa.field("x_scaled", pa.list_(pa.float32(), len(schema.features))),
+            pa.field("log_jacobian", pa.float64()),
+        ]
+    )
+
+
+def write_splits(
+    files: Mapping[str, Path], staged: StagedTable, schema: Schema, row_ids: np.ndarray, split: np.ndarray,
+    *, run_id: str, report: Report,
+) -> None:  # fmt: skip
+    """Write the table of every split, rows in the order of the file, a batch in memory at a time."""
+    columns = rows_schema(schema)
+    split_of_row = np.full(staged.n_rows, -1, np.int8)
+    split_of_row[row_ids] = split
+    stamp = Stamp(ROWS_SCHEMA, ROWS_SCHEMA_VERSION, run_id)
+    with ExitStack() as stack, report.progress("writing", staged.n_rows, "rows") as advance:
+        writers = [stack.enter_context(writing_table(files[name], columns, stamp)) for name in SPLITS]
+        for first_row, batch in staged.batches():
+            here = split_of_row[first_row : first_row + batch.num_rows]
+            kept = np.flatnonzero(here >= 0)
+            if len(kept) < batch.num_rows:
+                batch = batch.take(pa.array(kept))
+            rows = _rows(batch, schema, first_row + kept, columns)
+            for code, writer in enumerate(writers):
+                writer.write(rows.filter(pa.array(here[kept] == code)))
+            advance(len(here))
+
+
+def _rows(batch: pa.RecordBatch, schema: Schema, row_ids: np.ndarray, columns: pa.Schema) -> pa.RecordBatch:
+    values = schema.encode(batch, 0)  # (rows, p)
+    x_scaled, log_jacobian = schema.scale(values, row_ids)
+    raw = [pc.cast(batch.column(feature.name), _RAW_TYPES[feature.kind]) for feature in schema.features]
+    labels = label_columns(batch, schema, 0)
+    arrays = [
+        pa.array(row_ids, pa.int64()),
+        *raw,
+        *(labels[field.name] for field in label_fields(schema)),
+        pa.FixedSizeListArray.from_arrays(pa.array(x_scaled.ravel()), x_scaled.shape[1]),
+        pa.array(log_jacobian),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)

@@ -1,0 +1,124 @@
+"""Where a run stands: every stage's state, blocks and shards done, and what to type next."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from bayesnde_cli.artifacts import manifest as manifests
+from bayesnde_cli.artifacts import plan as plans
+from bayesnde_cli.artifacts import shards
+from bayesnde_cli.artifacts.claims import block_holders, holder
+from bayesnde_cli.artifacts.layout import STAGES, TEST_SET, RunLayout, Stage
+from bayesnde_cli.artifacts.upstream import stale_inputs
+from bayesnde_cli.errors import BayesndeError
+
+
+class State(StrEnum):
+    """The states of a stage."""
+
+    MISSING = "missing"
+    RUNNING = "running"
+    INTERRUPTED = "interrupted"
+    DONE = "done"
+    STALE = "stale"
+    DAMAGED = "damaged"
+
+
+@dataclass(frozen=True)
+class StageStatus:
+    """One line of `status`."""
+
+    stage: str
+    set_name: str | None
+    state: State
+    detail: str = ""
+    blocks_done: int | None = None
+    blocks: int | None = None
+    shards_done: int | None = None
+    shards: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "state": str(self.state)}
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """The state of a whole run."""
+
+    run: str
+    stages: tuple[StageStatus, ...]
+    next_command: str | None
+
+    @property
+    def is_sound(self) -> bool:
+        """Something is there, and nothing that is there is stale or damaged."""
+        states = {status.state for status in self.stages}
+        return states != {State.MISSING} and not states & {State.STALE, State.DAMAGED}
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "is_sound": self.is_sound,
+            "stages": [status.as_dict() for status in self.stages],
+            "next": self.next_command,
+        }
+
+
+def run_status(layout: RunLayout, commands: Sequence[str]) -> RunStatus:
+    """The state of every stage of a run; `commands` are the stages that can be run, for the advice."""
+    statuses: list[StageStatus] = []
+    for stage in STAGES:
+        set_names: Sequence[str | None] = (layout.sets(stage.name) or [TEST_SET]) if stage.is_per_set else [None]
+        statuses += [_stage_status(layout, stage, set_name) for set_name in set_names]
+    return RunStatus(str(layout.root), tuple(statuses), _next_command(layout, statuses, commands))
+
+
+def _stage_status(layout: RunLayout, stage: Stage, set_name: str | None) -> StageStatus:
+    manifest_file = layout.manifest_file(stage.name, set_name)
+    folder = manifest_file.parent
+    who = holder(layout.claim_file(stage.name, set_name))
+    progress = _progress(layout, stage, set_name)
+    if who is not None and who.is_alive:
+        return StageStatus(stage.name, set_name, State.RUNNING, str(who), **progress)
+    if not manifest_file.exists():
+        at_work = [other for other in block_holders(folder).values() if other.is_alive]
+        if at_work:
+            return StageStatus(stage.name, set_name, State.RUNNING, f"{len(at_work)} processes", **progress)
+        if folder.is_dir() and any(folder.iterdir()):
+            return StageStatus(stage.name, set_name, State.INTERRUPTED, "run it again to go on", **progress)
+        return StageStatus(stage.name, set_name, State.MISSING)
+    try:
+        manifest = manifests.read(manifest_file)
+        manifests.check_outputs(manifest, folder, deep=False)
+        stale = stale_inputs(layout, manifest)
+    except BayesndeError as error:
+        return StageStatus(stage.name, set_name, State.DAMAGED, f"{error.what}: {'; '.join(error.found)}", **progress)
+    if stale:
+        return StageStatus(stage.name, set_name, State.STALE, "; ".join(stale), **progress)
+    return StageStatus(stage.name, set_name, State.DONE, manifest.ended, **progress)
+
+
+def _progress(layout: RunLayout, stage: Stage, set_name: str | None) -> dict[str, int]:
+    """Blocks and shards done of a stage that works in blocks."""
+    if set_name is None or not layout.plan_file(stage.name, set_name).exists():
+        return {}
+    try:
+        plan = plans.read(layout.plan_file(stage.name, set_name))
+        frozen = shards.frozen_count(layout, stage.name, set_name)
+    except BayesndeError:
+        return {}
+    done = plans.blocks_done(layout, plan)
+    progress = {"blocks_done": len(done), "blocks": plan.n_blocks}
+    if frozen is not None:
+        parts = [shards.blocks_of(shards.Shard(index, frozen), plan.n_blocks) for index in range(1, frozen + 1)]
+        progress |= {"shards_done": sum(done.issuperset(part) for part in parts), "shards": frozen}
+    return progress
+
+
+def _next_command(layout: RunLayout, statuses: Sequence[StageStatus], commands: Sequence[str]) -> str | None:
+    for status in statuses:
+        if status.stage in commands and status.state not in (State.DONE, State.RUNNING):
+            options = ["--restart"] if status.state in (State.STALE, State.DAMAGED) else []
+            return layout.command(status.stage, status.set_name, *options)
+    return None

@@ -1,0 +1,257 @@
+"""A manifest says what a stage is; the stage is trusted only as far as its manifest and files agree."""
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from bayesnde_cli.artifacts import claims, manifest
+from bayesnde_cli.artifacts.discard import discard
+from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.artifacts.manifest import Manifest, StageState, stage_state
+from bayesnde_cli.artifacts.upstream import require, stale_inputs
+from bayesnde_cli.errors import BadArtifact, MissingArtifact, SettingsDiffer, StageBusy, StaleArtifact
+
+IDENTITY = {"seed": 7, "settings": {"scale": "marginal"}, "inputs": {"data": "a" * 64}}
+
+
+def make_stage(layout: RunLayout, stage: str, set_name=None, *, reads=(), content=b"rows") -> Manifest:
+    """A finished stage with one output, `out.bin`, which reads files of the run."""
+    folder = layout.stage_dir(stage, set_name)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "out.bin").write_bytes(content)
+    made = Manifest(
+        stage=stage,
+        set_name=set_name,
+        run_id="r" * 16,
+        identity=IDENTITY,
+        config={"scale": "marginal", "units": [64, 64]},
+        seed=7,
+        inputs={name: manifest.describe_input(layout.root / name) for name in reads},
+        outputs=manifest.describe_outputs(folder, [folder / "out.bin"]),
+        device="cpu",
+        started="2025-01-31T12:00:00+00:00",
+    )
+    manifest.write(layout.manifest_file(stage, set_name), made)
+    return made
+
+
+@pytest.fixture
+def layout(tmp_path, monkeypatch) -> RunLayout:
+    monkeypatch.chdir(tmp_path)
+    return RunLayout(tmp_path.relative_to(tmp_path) / "run")
+
+
+def edit(layout: RunLayout, **changes: object) -> None:
+    path = layout.manifest_file("prepare")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_manifest_reads_back_as_it_was_written(layout):
+    made = make_stage(layout, "prepare")
+    assert manifest.read(layout.manifest_file("prepare")) == made
+    assert {"bayesnde", "numpy", "pyarrow"} <= made.packages.keys()
+    assert made.identity_hash == replace(made, ended="later", config={}).identity_hash
+
+
+def test_inputs_are_recorded_as_the_user_gave_them(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"x\n1\n")
+    found = manifest.describe_input(tmp_path / "a.csv", given="../a.csv")
+    assert found["path"] == "../a.csv"
+    assert found["bytes"] == 4
+    assert len(found["sha256"]) == 64
+
+
+def test_a_run_is_named_by_what_it_was_asked_to_do():
+    assert manifest.derive_run_id(IDENTITY) == manifest.derive_run_id(dict(reversed(IDENTITY.items())))
+    assert len(manifest.derive_run_id(IDENTITY)) == 16
+    assert manifest.derive_run_id(IDENTITY) != manifest.derive_run_id({**IDENTITY, "seed": 8})
+
+
+def test_a_stage_is_fresh_then_up_to_date(layout):
+    assert stage_state(layout, "prepare", IDENTITY) is StageState.FRESH
+    make_stage(layout, "prepare")
+    assert stage_state(layout, "prepare", IDENTITY) is StageState.UP_TO_DATE
+
+
+def test_another_identity_is_refused_with_what_differs(layout):
+    make_stage(layout, "prepare")
+    wanted = {"seed": 8, "settings": {"scale": "standard"}, "inputs": {"data": "b" * 64}}
+    with pytest.raises(SettingsDiffer) as caught:
+        stage_state(layout, "prepare", wanted)
+    assert str(caught.value) == (
+        "error: prepare was made with other settings or data\n"
+        "  inputs.data: aaaaaaaaaaaa… -> bbbbbbbbbbbb…\n"
+        "  seed: 7 -> 8\n"
+        "  settings.scale: 'marginal' -> 'standard'\n"
+        "hint: run `bayesnde prepare DATA --restart` to make it again, "
+        "or keep it and use another run directory with `--run OTHER`"
+    )
+
+
+def test_a_missing_output_is_named(layout):
+    make_stage(layout, "prepare")
+    os.unlink("run/prepare/out.bin")
+    with pytest.raises(BadArtifact) as caught:
+        stage_state(layout, "prepare", IDENTITY)
+    assert str(caught.value) == (
+        "error: run/prepare/out.bin is not what prepare wrote\n"
+        "  it is missing\n"
+        "hint: run `bayesnde prepare DATA --restart`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "deep", "found"),
+    [(b"rowsrows", False, "8 bytes instead of 4"), (b"ROWS", True, "same size, other content")],
+)
+def test_a_changed_output_is_named(layout, content, deep, found):
+    made = make_stage(layout, "density", "test")
+    folder = layout.stage_dir("density", "test")
+    manifest.check_outputs(made, folder, deep=True)
+    (folder / "out.bin").write_bytes(content)
+    with pytest.raises(BadArtifact) as caught:
+        manifest.check_outputs(made, folder, deep=deep)
+    assert str(caught.value) == (
+        f"error: run/density/test/out.bin is not what density wrote\n  {found}\nhint: run `bayesnde density --restart`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (b"", "Expecting value: line 1 column 1 (char 0)"),
+        (b"[]", "not a JSON object"),
+        (b"{}", "schema_version is None"),
+        (b'{"schema_version": true}', "schema_version is True"),
+        (b'{"schema_version": 1}', "config is not there"),
+    ],
+)
+def test_a_damaged_manifest_is_named(layout, text, found):
+    make_stage(layout, "prepare")
+    layout.manifest_file("prepare").write_bytes(text)
+    with pytest.raises(BadArtifact) as caught:
+        manifest.read(layout.manifest_file("prepare"))
+    assert str(caught.value) == (
+        f"error: run/prepare/manifest.json is damaged\n  {found}\nhint: run `bayesnde prepare DATA --restart`"
+    )
+
+
+def test_bytes_that_are_no_text_are_damage(layout):
+    make_stage(layout, "prepare")
+    layout.manifest_file("prepare").write_bytes(b'{"a": "\xff"}')
+    with pytest.raises(BadArtifact):
+        manifest.read(layout.manifest_file("prepare"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"extra": 1}, "extra is unknown"),
+        ({"identity": []}, "identity is []"),
+        ({"stage": 1}, "stage is 1"),
+        ({"outputs": {"a": {}}}, "outputs: a has no SHA-256 and size"),
+        ({"inputs": {"a": {"sha256": "x", "bytes": -1}}}, "inputs: a has no SHA-256 and size"),
+    ],
+)
+def test_a_manifest_of_another_shape_is_damaged(layout, changes, found):
+    make_stage(layout, "prepare")
+    edit(layout, **changes)
+    with pytest.raises(BadArtifact) as caught:
+        manifest.read(layout.manifest_file("prepare"))
+    assert caught.value.found == (found,)
+
+
+def test_a_newer_manifest_is_not_guessed_at(layout):
+    make_stage(layout, "prepare")
+    edit(layout, schema_version=2)
+    with pytest.raises(BadArtifact) as caught:
+        manifest.read(layout.manifest_file("prepare"))
+    assert str(caught.value) == (
+        "error: run/prepare/manifest.json was written by a newer bayesnde\n"
+        "  schema version 2, this bayesnde reads up to 1\n"
+        "hint: upgrade bayesnde, or run `bayesnde prepare DATA --restart`"
+    )
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "", "..\\x"])
+def test_an_output_outside_of_the_folder_is_refused(layout, name):
+    made = make_stage(layout, "prepare")
+    outputs = {name: {"sha256": "0" * 64, "bytes": 0}}
+    with pytest.raises(ValueError, match="outside"):
+        manifest.write(layout.manifest_file("prepare"), replace(made, outputs=outputs))
+    edit(layout, outputs=outputs)
+    with pytest.raises(BadArtifact) as caught:
+        manifest.read(layout.manifest_file("prepare"))
+    assert caught.value.found == (f"output {name!r} is outside of the stage's folder",)
+
+
+def make_chain(layout: RunLayout) -> None:
+    make_stage(layout, "prepare")
+    make_stage(layout, "warmstart", reads=["prepare/out.bin"])
+    make_stage(layout, "density", "test", reads=["warmstart/out.bin"])
+
+
+def test_a_finished_stage_can_be_built_upon(layout):
+    make_chain(layout)
+    assert require(layout, "density", "test").stage == "density"
+
+
+def test_a_stage_that_was_not_run_is_missing(layout):
+    with pytest.raises(MissingArtifact) as caught:
+        require(layout, "warmstart")
+    assert str(caught.value) == (
+        "error: warmstart is not there, or not complete\n"
+        "  no run/warmstart/manifest.json\n"
+        "hint: run `bayesnde warmstart`"
+    )
+
+
+def test_a_stage_whose_input_was_made_again_is_stale(layout):
+    make_chain(layout)
+    make_stage(layout, "prepare", content=b"other rows")
+    with pytest.raises(StaleArtifact) as caught:
+        require(layout, "warmstart")
+    assert str(caught.value) == (
+        "error: warmstart was made from files that have changed since\n"
+        "  prepare/out.bin is not the one that warmstart read\n"
+        "hint: run `bayesnde warmstart --restart`"
+    )
+
+
+def test_staleness_reaches_all_the_way_down(layout):
+    make_chain(layout)
+    make_stage(layout, "prepare", content=b"other rows")
+    found = manifest.read(layout.manifest_file("density", "test"))
+    assert stale_inputs(layout, found) == ["prepare/out.bin is not the one that warmstart read"]
+    discard(layout, "warmstart")
+    assert stale_inputs(layout, found) == ["warmstart is gone"]
+
+
+def test_the_same_content_made_again_is_not_stale(layout):
+    make_chain(layout)
+    make_stage(layout, "prepare")
+    assert require(layout, "warmstart").stage == "warmstart"
+
+
+def test_discarding_removes_the_whole_stage_and_no_other(layout):
+    make_chain(layout)
+    assert discard(layout, "density", "test") is True
+    assert discard(layout, "density", "test") is False
+    assert os.listdir("run/density") == []
+    assert stage_state(layout, "warmstart", IDENTITY) is StageState.UP_TO_DATE
+
+
+def test_a_stage_at_work_is_not_discarded(layout):
+    make_chain(layout)
+    with claims.claim(layout.claim_file("density", "test", 3)):
+        who = claims.holder(layout.claim_file("density", "test", 3))
+        with pytest.raises(StageBusy) as caught:
+            discard(layout, "density", "test")
+    assert str(caught.value) == (
+        "error: density/test cannot be removed: it is being made\n"
+        f"  {who}\n"
+        "hint: wait for it or stop it, then run the same command again"
+    )
+    assert discard(layout, "density", "test") is True

@@ -1,0 +1,110 @@
+"""A plan divides rows into blocks, once for everybody."""
+
+import json
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bayesnde_cli.artifacts import plan as plans
+from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.artifacts.plan import Plan, blocks_done, create_or_join, missing_blocks
+from bayesnde_cli.errors import BadArtifact, SettingsDiffer
+
+PLAN = Plan("density", "test", "r" * 16, n_rows=1000, block_rows=64, seed=7, inputs={"rows": "a" * 64})
+
+
+@pytest.fixture
+def layout(tmp_path, monkeypatch) -> RunLayout:
+    monkeypatch.chdir(tmp_path)
+    return RunLayout(Path("run"))
+
+
+@given(n_rows=st.integers(0, 5000), block_rows=st.integers(1, 300))
+def test_blocks_cover_every_row_once_in_order(n_rows, block_rows):
+    plan = replace(PLAN, n_rows=n_rows, block_rows=block_rows)
+    ranges = [plan.rows(block) for block in range(plan.n_blocks)]
+    assert [row for start, stop in ranges for row in range(start, stop)] == list(range(n_rows))
+    assert all(stop - start == block_rows for start, stop in ranges[:-1])
+
+
+def test_there_is_no_block_after_the_last():
+    assert PLAN.n_blocks == 16
+    assert PLAN.rows(15) == (960, 1000)
+    for block in (-1, 16):
+        with pytest.raises(IndexError):
+            PLAN.rows(block)
+
+
+def test_a_plan_needs_blocks_of_at_least_one_row():
+    with pytest.raises(ValueError, match="a plan of 1000 rows in blocks of 0"):
+        replace(PLAN, block_rows=0)
+
+
+@pytest.mark.parametrize("changes", [{"seed": 8}, {"stage": "posterior"}, {"inputs": {}}, {"settings_hash": "x"}])
+def test_the_hash_of_a_plan_covers_all_of_it(changes):
+    assert replace(PLAN, **changes).plan_hash != PLAN.plan_hash
+    assert replace(PLAN).plan_hash == PLAN.plan_hash
+
+
+def test_an_equal_plan_is_joined(layout):
+    assert create_or_join(layout, PLAN) == PLAN
+    assert create_or_join(layout, replace(PLAN)) == PLAN
+
+
+def test_another_plan_is_refused_with_what_differs(layout):
+    create_or_join(layout, PLAN)
+    with pytest.raises(SettingsDiffer) as caught:
+        create_or_join(layout, replace(PLAN, block_rows=32, inputs={"rows": "b" * 64}))
+    assert str(caught.value) == (
+        "error: density/test was made with other settings or data\n"
+        "  block_rows: 64 -> 32\n"
+        "  inputs.rows: aaaaaaaaaaaa… -> bbbbbbbbbbbb…\n"
+        "hint: run `bayesnde density --restart` to make it again, "
+        "or keep it and use another run directory with `--run OTHER`"
+    )
+    assert plans.read(layout.plan_file("density", "test")) == PLAN
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"n_rows": -1}, "n_rows is -1"),
+        ({"block_rows": 0}, "block_rows is 0"),
+        ({"block_rows": 1.5}, "block_rows is 1.5"),
+        ({"inputs": []}, "inputs is []"),
+        ({"run_id": 3}, "run_id is 3"),
+        ({"other": 3}, "other is unknown"),
+    ],
+)
+def test_a_damaged_plan_is_named(layout, changes, found):
+    create_or_join(layout, PLAN)
+    path = layout.plan_file("density", "test")
+    path.write_text(json.dumps({**asdict(PLAN), **changes}))
+    with pytest.raises(BadArtifact) as caught:
+        plans.read(path)
+    assert str(caught.value) == (
+        f"error: run/density/test/plan.json is damaged\n  {found}\nhint: run `bayesnde density --restart`"
+    )
+
+
+def test_blocks_are_counted_by_name(layout):
+    assert blocks_done(layout, PLAN) == set()
+    folder = layout.stage_dir("density", "test")
+    folder.mkdir(parents=True)
+    for name in ("block-00000.parquet", "block-00003.parquet", "block-00016.parquet", ".claim-00001", "plan.json"):
+        (folder / name).touch()
+    assert blocks_done(layout, PLAN) == {0, 3}  # block 16 is not of this plan
+    assert missing_blocks(layout, PLAN) == [1, 2, *range(4, 16)]
+
+
+def test_a_hundred_thousand_blocks_are_counted_in_a_second(layout, monkeypatch):
+    plan = replace(PLAN, n_rows=100_000, block_rows=1)
+    names = [layout.block_file("density", "test", index).name for index in range(99_990)]
+    monkeypatch.setattr("os.listdir", lambda folder: names)
+    start = time.perf_counter()
+    assert missing_blocks(layout, plan) == list(range(99_990, 100_000))
+    assert time.perf_counter() - start < 1

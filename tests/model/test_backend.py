@@ -1,0 +1,36 @@
+"""TensorFlow starts silently, and speaks when asked to."""
+
+import os
+import subprocess
+import sys
+
+
+def _start(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    return subprocess.run([sys.executable, "-c", code], env=clean | environ, capture_output=True, text=True)
+
+
+def test_tensorflow_starts_without_a_word_and_works() -> None:
+    code = (
+        "from bayesnde_cli.model.backend import load_tensorflow; tf = load_tensorflow(); "
+        "f = tf.function(lambda x: tf.reduce_sum(x * x), jit_compile=True); print(float(f(tf.constant([3.0, 4.0]))))"
+    )
+    done = _start(code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "25.0\n", "")
+
+
+def test_tensorflow_s_own_messages_are_there_for_those_who_ask() -> None:
+    done = _start("from bayesnde_cli.model.backend import load_tensorflow; load_tensorflow(verbose=True)")
+    assert done.returncode == 0
+    assert "oneDNN" in done.stderr
+
+
+def test_what_was_held_back_comes_out_when_starting_fails() -> None:
+    code = (
+        "import os\nfrom bayesnde_cli.model.backend import _stderr_held_back\n"
+        "with _stderr_held_back():\n    os.write(2, b'a clue\\n')\n    raise RuntimeError('no engine')\n"
+    )
+    done = _start(code)
+    assert done.returncode == 1
+    assert done.stderr.startswith("a clue\n")
+    assert "no engine" in done.stderr

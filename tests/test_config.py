@@ -1,0 +1,140 @@
+"""Settings: who decides, what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from bayesnde_cli.config import PrepareConfig, preset_names, read_preset, resolve
+from bayesnde_cli.errors import BadConfig
+
+
+def _resolve(flags: dict | None = None, environ: dict | None = None, **places: object) -> PrepareConfig:
+    return resolve(PrepareConfig, flags=flags or {}, environ=environ or {}, **places)  # type: ignore[arg-type]
+
+
+def test_flag_beats_environment_beats_file_beats_preset_beats_default(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text('[prepare]\nscale = "standard"\nseed = 3\n')
+    environ = {"BAYESNDE_PREPARE_SCALE": "none"}
+    assert PrepareConfig().scale == "marginal"
+    assert _resolve(preset="paper-bank").scale == "minmax"
+    assert _resolve(preset="paper-bank", config_file=file).scale == "standard"
+    assert _resolve(preset="paper-bank", config_file=file, environ=environ).scale == "none"
+    top = _resolve({"scale": "marginal"}, environ, preset="paper-bank", config_file=file)
+    assert top.scale == "marginal"
+    # What nobody overrides comes from the place below.
+    assert (top.seed, top.split_method) == (3, "tail")
+
+
+def test_values_come_in_their_own_types_from_text_and_toml(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text('[prepare]\nsplit = [0.8, 0.1, 0.1]\ndrop-constant = true\ndrop = ["a", "b"]\n')
+    from_file = _resolve(config_file=file)
+    environ = {"BAYESNDE_PREPARE_SPLIT": "0.8, 0.1, 0.1", "BAYESNDE_PREPARE_DROP_CONSTANT": "yes"}
+    from_environment = _resolve(environ=environ)
+    for config in (from_file, from_environment):
+        assert config.split == (0.8, 0.1, 0.1)
+        assert config.drop_constant is True
+    assert from_file.drop == ("a", "b")
+
+
+def test_every_preset_resolves() -> None:
+    assert "paper-bank" in preset_names()
+    for name in preset_names():
+        assert set(read_preset(name)) <= {"prepare"}
+        assert isinstance(_resolve(preset=name), PrepareConfig)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[prepare]\nscal = 'none'\n",
+            "error: FILE has an unknown setting 'prepare.scal'\n  known: KNOWN\nhint: did you mean 'scale'?",
+        ),
+        (
+            "[prepair]\nscale = 'none'\n",
+            "error: FILE has an unknown table or key 'prepair'\n  tables: [prepare]\nhint: did you mean 'prepare'?",
+        ),
+        (
+            "seed = 3\n",
+            "error: FILE has an unknown table or key 'seed'\n  tables: [prepare]\n"
+            "hint: put settings under their stage's table",
+        ),
+        (
+            "[prepare]\nseed = 1.5\n",
+            "error: FILE: prepare.seed must be a whole number\n  found: 1.5\n"
+            "hint: Seed of the run: splits, noise, and every later stage.",
+        ),
+        (
+            "[prepare]\nscale = 3\n",
+            "error: FILE: prepare.scale must be a word\n  found: 3\nhint: marginal: each column through its own "
+            "distribution to a standard normal; standard; minmax; none.",
+        ),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_nearest_match(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text(text)
+    with pytest.raises(BadConfig) as caught:
+        _resolve(config_file=file)
+    known = ", ".join(PrepareConfig().as_dict())
+    assert str(caught.value) == message.replace("FILE", str(file)).replace("KNOWN", known)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            {"scale": "marginl"},
+            "error: --scale cannot be 'marginl'\n  choices: marginal, standard, minmax, none\n"
+            "hint: did you mean 'marginal'?",
+        ),
+        (
+            {"split": "0.8,0.1"},
+            "error: prepare.split must be three positive shares that sum to 1\n  found: 0.8, 0.1 (sum 0.9)\n"
+            "hint: for instance --split 0.81,0.09,0.10",
+        ),
+        (
+            {"seed": "-1"},
+            "error: --seed is too small\n  found: -1, smallest: 0\n"
+            "hint: Seed of the run: splits, noise, and every later stage.",
+        ),
+        (
+            {"seed": str(2**32)},
+            "error: --seed is too large\n  found: 4294967296, largest: 4294967295\n"
+            "hint: Seed of the run: splits, noise, and every later stage.",
+        ),
+        (
+            {"max_robust_z": "nan"},
+            "error: --max-robust-z must be a number\n  found: 'nan'\n"
+            "hint: Drop rows with |x - median| / MAD above this in any feature.",
+        ),
+        (
+            {"split_seeds": "1"},
+            "error: prepare.split_seeds must be two non-negative whole numbers\n  found: 1\n"
+            "hint: for instance --split-seeds 42,1051",
+        ),
+    ],
+)
+def test_a_wrong_flag_is_refused(flags: dict, message: str) -> None:
+    with pytest.raises(BadConfig) as caught:
+        _resolve(flags)
+    assert str(caught.value) == message
+
+
+def test_an_unknown_environment_variable_of_a_stage_is_refused() -> None:
+    with pytest.raises(BadConfig, match="did you mean 'BAYESNDE_PREPARE_SCALE'"):
+        _resolve(environ={"BAYESNDE_PREPARE_SCLE": "none"})
+    assert _resolve(environ={"BAYESNDE_RUN": "elsewhere"}) == PrepareConfig()
+
+
+def test_an_unknown_preset_and_a_missing_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadConfig, match="did you mean 'paper-bank'"):
+        _resolve(preset="paper-bnk")
+    with pytest.raises(BadConfig, match="is not there"):
+        _resolve(config_file=tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("[prepare\n")
+    with pytest.raises(BadConfig, match="cannot be read"):
+        _resolve(config_file=tmp_path / "bad.toml")

@@ -31,7 +31,7 @@ def make_table(n_rows: int = N_ROWS) -> pa.Table:
             "log_density": pa.array(rng.normal(size=n_rows)),
             "z": z,
             "converged": pa.array(rng.random(n_rows) < 0.5),
-            "label": pa.array([None if i % 7 == 0 else f"klasse ä{i % 5}" for i in range(n_rows)]),
+            "label": pa.array([None if i % 7 == 0 else f"klasse ä{i % 5}" for i in range(n_rows)], pa.string()),
         }
     )
 
@@ -58,6 +58,15 @@ def pieces(table: pa.Table, n_rows: int) -> list[pa.RecordBatch]:
 def test_the_bytes_do_not_depend_on_how_rows_come_in(tmp_path, n_rows):
     write_table(tmp_path / "whole", TABLE, **STAMP)
     write_table(tmp_path / "pieces", pieces(TABLE, n_rows), **STAMP)
+    assert (tmp_path / "pieces").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+def test_pages_do_not_follow_the_pieces_of_a_wide_column(tmp_path):
+    # 3 MB: several pages in one row group, whose borders could betray where a piece ended.
+    values = pa.array(np.random.default_rng(2).normal(size=20_000 * 40).astype(np.float32))
+    wide = pa.table({"z": pa.FixedSizeListArray.from_arrays(values, 40)})
+    write_table(tmp_path / "whole", wide, **STAMP)
+    write_table(tmp_path / "pieces", pieces(wide, 777), **STAMP)
     assert (tmp_path / "pieces").read_bytes() == (tmp_path / "whole").read_bytes()
 
 

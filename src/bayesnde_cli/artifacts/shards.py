@@ -85,6 +85,13 @@ def freeze(layout: RunLayout, stage: str, set_name: str, asked: Shard | ArrayTas
     return asked
 
 
+def frozen_count(layout: RunLayout, stage: str, set_name: str) -> int | None:
+    """The number of shards that an array froze for a set; None if none did."""
+    if not layout.shards_file(stage, set_name).exists():
+        return None
+    return _read(layout, stage, set_name).count
+
+
 def blocks_of(shard: Shard, n_blocks: int) -> range:
     """The blocks of a shard: every N-th one, so that a stretch of hard rows is shared by all.
 

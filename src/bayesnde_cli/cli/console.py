@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -12,13 +13,14 @@ from bayesnde_cli.stages.reporting import Advance
 
 # Without a terminal, a line of progress at most this often (seconds).
 _LINE_EVERY = 10.0
+_NUMBER = re.compile(r"[+-]?[\d,]+(\.\d+)?(e[+-]?\d+)?")
 _YELLOW, _RED, _BOLD, _RESET = "\x1b[33m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
 
 def printable(text: str) -> str:
     """The text with control characters escaped, so that no cell or column name can steer a terminal."""
     return "".join(
-        char if char in "\n\t" or (char.isprintable() or char.isspace() and ord(char) > 0xA0) else repr(char)[1:-1]
+        char if char in "\n\t" or (char.isprintable() or (char.isspace() and ord(char) > 0xA0)) else repr(char)[1:-1]
         for char in text
     )
 
@@ -39,7 +41,7 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _is_number(cell: str) -> bool:
-    return cell in ("", "-") or cell.replace(",", "").lstrip("+-")[:1].isdigit()
+    return not cell or _NUMBER.fullmatch(cell) is not None
 
 
 class Console:

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import traceback
 from typing import Annotated
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from bayesnde_cli import __version__
 from bayesnde_cli.cli import prepare, simulate, status
 from bayesnde_cli.cli.console import Console
+from bayesnde_cli.cli.output_closed import OutputClosed
 from bayesnde_cli.cli.signals import stopping_on_signals
 from bayesnde_cli.errors import BayesndeError
 
@@ -62,7 +62,7 @@ def run(arguments: list[str]) -> int:
     except BayesndeError as error:
         console.error(str(error))
         return error.exit_code
-    except BrokenPipeError:
+    except (BrokenPipeError, OutputClosed):
         # The reader of our output has seen enough; keep Python from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -70,6 +70,8 @@ def run(arguments: list[str]) -> int:
         if hasattr(error, "format_message"):  # a usage error of the option parser
             return _usage_error(console, error)
         console.error(f"error: this is a bug in bayesnde {__version__}, please report it with what follows")
+        import traceback
+
         traceback.print_exc()
         return 1
 
@@ -78,9 +80,9 @@ def _usage_error(console: Console, error: Exception) -> int:
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "bayesnde"
     message = error.format_message()  # type: ignore[attr-defined]
-    if message:
+    if not message.startswith("Usage:"):
         first = message[0].lower() + message[1:]
         console.error(f"error: {first.rstrip('.')}\nhint: see `{command} --help`")
-    else:  # no command given: the help itself
-        print(context.get_help() if context else "", file=sys.stderr)
+    else:  # no command given: the message is the help itself
+        print(message, file=sys.stderr)
     return 2

@@ -16,7 +16,9 @@ DEFAULT_RUN = Path("run")
 
 RunOption = Annotated[
     Path | None,
-    typer.Option("--run", metavar="DIR", help="Run directory. [default: $BAYESNDE_RUN, else ./run]", show_default=False),
+    typer.Option(
+        "--run", metavar="DIR", help="Run directory. [default: $BAYESNDE_RUN, else ./run]", show_default=False
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print results, warnings and errors only.")]

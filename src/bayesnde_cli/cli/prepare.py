@@ -15,7 +15,9 @@ from bayesnde_cli.config import PrepareConfig
 def prepare(
     data: Annotated[
         list[Path],
-        typer.Argument(metavar="DATA...", help="CSV, TSV, Parquet, NPY, NPZ, MAT, ARFF or IDX files; - is CSV on stdin."),
+        typer.Argument(
+            metavar="DATA...", help="CSV, TSV, Parquet, NPY, NPZ, MAT, ARFF or IDX files; - is CSV on stdin."
+        ),
     ],
     config: PrepareConfig,
     run: RunOption = None,

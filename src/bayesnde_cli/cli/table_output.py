@@ -1,18 +1,17 @@
 """A table for the user: to a file or to stdout, as CSV, Parquet or JSON lines."""
 
-import csv
 import io
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Protocol
 
 import typer
 
-from bayesnde_cli.artifacts.atomic import writing
+from bayesnde_cli.cli.output_closed import OutputClosed
 from bayesnde_cli.config import nearest_hint
 from bayesnde_cli.errors import BadUsage
 
@@ -58,12 +57,17 @@ def output_format(out: Path, asked: str | None) -> str:
 @contextmanager
 def table_output(out: Path, format: str, schema: "pa.Schema") -> Iterator[TableWriter]:
     """A writer to `out`; a file appears only when it is complete."""
-    make = {"csv": _Csv, "parquet": _Parquet, "jsonl": _JsonLines}[format]
+    make = _WRITERS[format]
     if str(out) == "-":
-        writer = make(sys.stdout.buffer, schema)
-        yield writer
-        writer.close()
+        try:
+            writer = make(sys.stdout.buffer, schema)
+            yield writer
+            writer.close()
+        except BrokenPipeError:  # the option parser would make an error of it
+            raise OutputClosed from None
         return
+    from bayesnde_cli.artifacts.atomic import writing
+
     with writing(out) as temporary, temporary.open("wb") as file:
         writer = make(file, schema)
         yield writer
@@ -74,6 +78,8 @@ class _Csv:
     """Floats in their shortest form that reads back exactly; missing cells empty."""
 
     def __init__(self, file: BinaryIO, schema: "pa.Schema") -> None:
+        import csv
+
         self._text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
         self._rows = csv.writer(self._text, lineterminator="\n")
         self._rows.writerow(schema.names)
@@ -105,6 +111,8 @@ class _JsonLines:
 
 
 class _Parquet:
+    """As pyarrow writes it."""
+
     def __init__(self, file: BinaryIO, schema: "pa.Schema") -> None:
         import pyarrow.parquet as pq
 
@@ -115,3 +123,10 @@ class _Parquet:
 
     def close(self) -> None:
         self._writer.close()
+
+
+_WRITERS: "dict[str, Callable[[BinaryIO, pa.Schema], TableWriter]]" = {
+    "csv": _Csv,
+    "parquet": _Parquet,
+    "jsonl": _JsonLines,
+}

@@ -4,15 +4,15 @@ The environment variable of `prepare.scale` is `BAYESNDE_PREPARE_SCALE`.
 """
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bayesnde_cli.config.fields import StageConfig, coerce, nearest, nearest_hint
 from bayesnde_cli.config.stages import STAGE_CONFIGS
 from bayesnde_cli.errors import BadConfig
+
+_PRESETS = Path(__file__).resolve().parents[1] / "presets"
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig)
 
@@ -47,8 +47,7 @@ def resolve(
 
 def preset_names() -> list[str]:
     """The presets that come with the package."""
-    folder = resources.files("bayesnde_cli.presets")
-    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    return sorted(path.stem for path in _PRESETS.glob("*.toml"))
 
 
 def read_preset(name: str) -> dict[str, Any]:
@@ -60,10 +59,12 @@ def read_preset(name: str) -> dict[str, Any]:
             found=f"presets: {', '.join(names)}",
             hint=nearest_hint(name, names, "use one of the presets above"),
         )
-    return tomllib.loads(resources.files("bayesnde_cli.presets").joinpath(f"{name}.toml").read_text("utf-8"))
+    return _read_toml(_PRESETS / f"{name}.toml")
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    import tomllib  # only here: `--help` does without
+
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What makes a continuous density undefined or misleading, and can be seen in the table: found here, told as warnings."""
+"""What makes a continuous density undefined or misleading and can be seen in the table; the user is warned of it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ def linear_relations(values: np.ndarray, names: Sequence[str]) -> list[LinearRel
     relations: list[LinearRelation] = []
     basis: list[int] = []  # positions in `columns` that are independent so far
     factor = np.zeros((min(n_columns, n_rows), min(n_columns, n_rows)))  # its Cholesky factor, grown row by row
-    for position, column in enumerate(columns):
+    for position, column in enumerate(columns.tolist()):
         size = len(basis)
         if size >= n_rows // 2:  # with so few rows anything looks like a combination of the rest
             break
@@ -64,7 +64,7 @@ def linear_relations(values: np.ndarray, names: Sequence[str]) -> list[LinearRel
         if left < NEARLY_LINEAR:
             weights = np.abs(solve_triangular(factor[:size, :size], row, lower=True, trans="T"))
             named = np.array(basis)[weights > _NAMED_TERM * weights.max()]
-            others = tuple(names[columns[other]] for other in named)
+            others = tuple(names[columns[other]] for other in named.tolist())
             relations.append(LinearRelation(names[column], others, max(left, 0.0)))
         else:
             factor[size, :size], factor[size, size] = row, np.sqrt(left)

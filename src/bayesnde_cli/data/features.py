@@ -42,29 +42,26 @@ def noise_rules(rules: Sequence[str], facts: Mapping[str, ColumnFacts]) -> dict[
 
 
 def fit_map(
-    fact: ColumnFacts,
-    scale: str,
-    noise: Noise | None,
-    *,
-    train: np.ndarray,
-    validation: np.ndarray,
-    train_fraction: np.ndarray,
-) -> ColumnMap:
-    """The map of one column, fitted to its training values (rows,); validation values only choose its size.
+    fact: ColumnFacts, scale: str, noise: Noise | None, values: np.ndarray, *, fraction: np.ndarray,
+    is_fitting: np.ndarray, is_choosing: np.ndarray,
+) -> ColumnMap:  # fmt: skip
+    """The map of one column with values (rows,): fitted to the rows `is_fitting`; `is_choosing` only chooses its size.
 
-    `train_fraction` is the dequantisation noise of the training rows, as uniform numbers.
+    `fraction` is the dequantisation noise of the rows, as uniform numbers.
     """
+    if scale == "marginal" and noise is not None and noise.width <= 1:
+        if fact.kind is Kind.CATEGORICAL:
+            return fit_categorical(
+                values[is_fitting], values[is_choosing], n_categories=len(fact.categories), noise=noise
+            )
+        return fit_lattice(values[is_fitting], values[is_choosing], noise=noise)
+    noisy = values if noise is None else noise.add(values, fraction)
     if scale == "marginal":
-        if noise is not None and fact.kind is Kind.CATEGORICAL and noise.width <= 1:
-            return fit_categorical(train, validation, len(fact.categories), noise)
-        if noise is not None and noise.width <= 1:
-            return fit_lattice(train, validation, noise)
-        return fit_mixture(train, validation, noise)
-    noisy = train if noise is None else noise.add(train, train_fraction)
+        return fit_mixture(noisy[is_fitting], noisy[is_choosing], noise=noise)
     if scale == "standard":
-        return fit_standard(noisy, noise)
+        return fit_standard(noisy[is_fitting], noise)
     if scale == "minmax":
-        return fit_minmax(noisy, noise)
+        return fit_minmax(noisy[is_fitting], noise)
     return fit_none(noise)
 
 

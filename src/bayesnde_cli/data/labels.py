@@ -41,7 +41,7 @@ def class_codes(labels: pa.Array, classes: Collection[str], column: str, first_r
 
 
 def label_columns(batch: pa.RecordBatch, schema: Schema, first_row: int) -> dict[str, pa.Array]:
-    """The label columns of a batch as they are stored: names as text, classes and outlier labels as found, truth float64."""
+    """The label columns of a batch as they are stored: row names as text, classes as found, 0 or 1, and the truth."""
     roles = schema.roles
     stored: dict[str, pa.Array] = {}
     if roles.id:

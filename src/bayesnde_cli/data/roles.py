@@ -11,10 +11,24 @@ from bayesnde_cli.errors import BadInput, BadUsage
 TRUTH_NAME = "true_log_density"
 
 # Columns that our own tables carry beside the user's.
-RESERVED_NAMES = (
-    "row_id x_scaled log_jacobian log_density log_density_scaled mc_se log_density_is overlap ess_min rhat_max "
-    "acceptance divergences bridge_iterations converged reliable n_observed"
-).split()
+RESERVED_NAMES = [
+    "row_id",
+    "x_scaled",
+    "log_jacobian",
+    "log_density",
+    "log_density_scaled",
+    "mc_se",
+    "log_density_is",
+    "overlap",
+    "ess_min",
+    "rhat_max",
+    "acceptance",
+    "divergences",
+    "bridge_iterations",
+    "converged",
+    "reliable",
+    "n_observed",
+]
 
 
 @dataclass(frozen=True)
@@ -52,7 +66,7 @@ class Roles:
 
 
 def assign_roles(names: Sequence[str], config: PrepareConfig) -> Roles:
-    """The role of every column, from the flags; a column 'true_log_density' is the truth unless a flag says otherwise."""
+    """The role of every column, by the flags; 'true_log_density' is the truth unless a flag says otherwise."""
     single = {
         "condition": config.condition,
         "outlier_label": config.outlier_label,

@@ -20,6 +20,11 @@ SCHEMA_VERSION = 1
 _JACOBIAN_DECIMALS = 9
 
 
+def noise_fractions(column: str, row_ids: np.ndarray, seed: int) -> np.ndarray:
+    """The dequantisation noise of rows as uniform numbers, (rows,): it belongs to the column and the row's position."""
+    return uniform_at(derive_seed(seed, "prepare", "dequantize", column), row_ids)
+
+
 @dataclass(frozen=True)
 class Feature:
     """One modelled column: its kind, its categories if it has any, and its map into the model's space."""
@@ -54,8 +59,7 @@ class Feature:
         """The column in the model's space and the log-slope there, both (rows,); noise is addressed by row."""
         if self.map.noise is None:
             return self.map.forward(values)
-        fraction = uniform_at(derive_seed(seed, "prepare", "dequantize", self.name), row_ids)
-        return self.map.forward(values, fraction)
+        return self.map.forward(values, noise_fractions(self.name, row_ids, seed))
 
     def _refuse(self, bad: np.ndarray, column: pa.Array, first_row: int, what: str, found: str) -> None:
         if bad.any():

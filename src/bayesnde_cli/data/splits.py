@@ -103,11 +103,11 @@ def check_splits(split: np.ndarray) -> None:
 def check_strata(strata: np.ndarray, classes: Sequence[str], column: str) -> None:
     """Refuse a condition with a class too small to stand in every split."""
     counts = np.bincount(strata, minlength=len(classes))
-    small = [f"{name} ({count} rows)" for name, count in zip(classes, counts, strict=True) if count < MIN_CLASS_ROWS]
+    small = [f"{name} ({count})" for name, count in zip(classes, counts, strict=True) if count < MIN_CLASS_ROWS]
     if small:
         raise BadInput(
             f"condition '{column}' has {'a class' if len(small) == 1 else 'classes'} too small to split",
-            found=f"fewer than {MIN_CLASS_ROWS} rows: {listed(small)}",
+            found=f"classes with fewer than {MIN_CLASS_ROWS} rows: {listed(small)}",
             hint="merge or leave out these rows, or model the table without --condition",
         )
 

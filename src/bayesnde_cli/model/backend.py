@@ -12,7 +12,7 @@ _LOG_LEVEL, _SILENT = "TF_CPP_MIN_LOG_LEVEL", "3"
 
 
 def load_tensorflow(*, verbose: bool = False, environ: MutableMapping[str, str] = os.environ) -> ModuleType:
-    """The `tensorflow` module. What it and its libraries write while starting is shown only if `verbose`, or if it fails.
+    """The `tensorflow` module; what it writes while starting is shown only if `verbose`, or if it fails.
 
     A log level that the user has set in the environment is respected.
     """

@@ -2,20 +2,19 @@
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from typing import BinaryIO
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 
 from bayesnde_cli.data.readers.cells import NotANumber, cleaned, kind_of, numbers
 from bayesnde_cli.data.readers.source import Source, escaped
 from bayesnde_cli.data.readers.table import Kind, Table, schema_of, shown, slices
 from bayesnde_cli.data.readers.text_format import TextLayout
-from bayesnde_cli.data.readers.text_stream import BLOCK_BYTES, END_CELL, TextStream, decoded
+from bayesnde_cli.data.readers.text_stream import OpenQuote, decoded, record_blocks, whole_lines
 from bayesnde_cli.errors import BadInput
 
-# How pyarrow speaks of a record that does not end within a block, in the middle and at the start of a file.
-CELL_LONGER_THAN_BLOCK = ("straddling object", "Empty CSV file or block")
+MAX_SHOWN_BYTES = 400  # enough for the characters that a message shows
 
 
 class TextTable(Table):
@@ -75,10 +74,12 @@ class TextTable(Table):
     def _strings(self, columns: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The raw cells, each batch with the number of its first row."""
         first_row = 1
-        for whole in self._without_end_row(columns):
-            for batch in slices(whole):
+        is_header_next = self.layout.has_header
+        for whole in self._parsed(columns):
+            for batch in slices(whole.slice(1) if is_header_next else whole):
                 yield first_row, batch
                 first_row += batch.num_rows
+            is_header_next = False
         if first_row == 1:
             raise BadInput(
                 f"{self.source.name} holds no rows",
@@ -86,68 +87,61 @@ class TextTable(Table):
                 hint="give a file with rows",
             )
 
-    def _without_end_row(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The parsed batches less header and end row; an end row that is not there lies in an open quote."""
-        held: pa.RecordBatch | None = None
-        n_rows = 0
-        for batch in self._parsed(columns):
-            if not batch.num_rows:
-                continue
-            if held is not None:
-                yield held
-            elif self.layout.has_header:
-                batch = batch.slice(1)
-            n_rows += batch.num_rows
-            held = batch
-        if held is None:
-            return
-        if not all(pc.equal(cells[-1:], END_CELL)[0].as_py() for cells in held.columns):
-            raise self._open_quote(n_rows, held.columns[-1][-1].as_py())
-        yield held.slice(0, held.num_rows - 1)
-
     def _parsed(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The batches of the parser: all cells strings, the header a row, the end row at the end."""
-        layout = self.layout
-        width = len(self.names)
-        wrong = _WrongRow(self, n_before=1 if layout.has_header else 0)
-        n_rows = 0
-        with self.source.open() as raw:
-            raw.read(layout.n_skipped_bytes)
-            chunks = decoded(self.source, raw, layout.encoding)
-            stream = TextStream(chunks, layout.delimiter.join([END_CELL] * width), layout.rewrite)
-            try:
-                reader = pyarrow.csv.open_csv(
-                    stream,
-                    # one thread: only then does the parser number the rows that it refuses
-                    read_options=pyarrow.csv.ReadOptions(
-                        use_threads=False, block_size=BLOCK_BYTES, autogenerate_column_names=True
-                    ),
-                    parse_options=pyarrow.csv.ParseOptions(
-                        delimiter=layout.delimiter,
-                        quote_char=layout.quote or False,
-                        newlines_in_values=bool(layout.quote),
-                        invalid_row_handler=wrong,
-                    ),
-                    convert_options=pyarrow.csv.ConvertOptions(
-                        column_types={f"f{index}": pa.string() for index in range(width)},
-                        include_columns=[f"f{self.names.index(name)}" for name in columns],
-                    ),
-                )
-                for batch in reader:
-                    n_rows += batch.num_rows
-                    yield batch
-            except pa.ArrowInvalid as error:
-                if wrong.error is not None:
-                    raise wrong.error from None
-                if any(word in str(error) for word in CELL_LONGER_THAN_BLOCK):
-                    raise self._open_quote(n_rows + 1 - int(layout.has_header), None) from error
-                raise self.source.damaged("text file", error) from error
+        """The records of each block, all cells strings; the header is the first record.
 
-    def _open_quote(self, row: int, start: str | None) -> BadInput:
-        found = "" if start is None else f", from {shown(start.split(END_CELL)[0].strip())}"
+        Blocks are parsed one by one from memory: pyarrow's own streaming reader fetches Python streams from a
+        thread of its own, which can lock up or abort when an error ends the reading early.
+        """
+        next_row = 1 - int(self.layout.has_header)
+        with self.source.open() as raw:
+            try:
+                for block in self._blocks(raw):
+                    if not block.strip():
+                        continue
+                    for batch in self._parsed_block(block, columns, next_row):
+                        next_row += batch.num_rows
+                        yield batch
+            except OpenQuote as error:
+                raise self._open_quote(next_row, error.start) from error
+
+    def _blocks(self, raw: BinaryIO) -> Iterator[bytes]:
+        layout = self.layout
+        raw.read(layout.n_skipped_bytes)
+        chunks = decoded(self.source, raw, layout.encoding)
+        if layout.rewrite is not None:
+            chunks = whole_lines(chunks, layout.rewrite)
+        return record_blocks(chunks, layout.delimiter, layout.quote)
+
+    def _parsed_block(self, block: bytes, columns: Sequence[str], first_row: int) -> list[pa.RecordBatch]:
+        layout = self.layout
+        fields = [f"f{index}" for index in range(len(self.names))]  # free of the user's odd names
+        wrong = _WrongRow(self.source, first_row)
+        try:
+            table = pyarrow.csv.read_csv(
+                pa.BufferReader(block),
+                # one thread: only then does the parser number the rows that it refuses
+                read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=len(block), column_names=fields),
+                parse_options=pyarrow.csv.ParseOptions(
+                    delimiter=layout.delimiter,
+                    quote_char=layout.quote or False,
+                    newlines_in_values=bool(layout.quote),
+                    invalid_row_handler=wrong,
+                ),
+                convert_options=pyarrow.csv.ConvertOptions(
+                    column_types=dict.fromkeys(fields, pa.string()),
+                    include_columns=[fields[self.names.index(name)] for name in columns],
+                ),
+            )
+        except pa.ArrowInvalid as error:
+            raise wrong.error or self.source.damaged("text file", error) from error
+        return [batch for batch in table.to_batches() if batch.num_rows]
+
+    def _open_quote(self, row: int, start: bytes) -> BadInput:
+        place = self.source.row(row) if row else f"the header of {self.source.name}"
         return BadInput(
-            f"{self.source.row(row) if row else f'the header of {self.source.name}'} opens a quote that is not closed",
-            found=f"quote: {self.layout.quote}{found}",
+            f"{place} opens a quote that is not closed",
+            found=f"row: {shown(start[:MAX_SHOWN_BYTES].decode(errors='replace').rstrip())}",
             hint='close it; if the character does not quote cells here, use `--quote ""`',
         )
 
@@ -155,22 +149,19 @@ class TextTable(Table):
 class _WrongRow:
     """What the parser calls at a row with another number of cells: it keeps the error of the first."""
 
-    def __init__(self, table: TextTable, *, n_before: int) -> None:
-        self.table = table
-        self.n_before = n_before  # rows of the parser that are no rows of the table: header, blank lines
+    def __init__(self, source: Source, first_row: int) -> None:
+        self.source = source
+        self.first_row = first_row
         self.error: BadInput | None = None
 
     def __call__(self, row: pyarrow.csv.InvalidRow) -> str:
-        if not row.text.strip():
-            self.n_before += 1
+        if not row.text.strip():  # a line of blanks is no row
+            self.first_row -= 1
             return "skip"
-        number = row.number - self.n_before
-        if END_CELL in row.text:
-            self.error = self.table._open_quote(number, row.text)
-        else:
-            self.error = BadInput(
-                f"{self.table.source.row(number)} has {row.actual_columns} cells instead of {row.expected_columns}",
-                found=f"row: {shown(row.text)}",
-                hint="correct the row, or set `--delimiter` and `--quote`",
-            )
+        number = self.first_row + row.number - 1
+        self.error = BadInput(
+            f"{self.source.row(number)} has {row.actual_columns} cells instead of {row.expected_columns}",
+            found=f"row: {shown(row.text)}",
+            hint="correct the row, or set `--delimiter` and `--quote`",
+        )
         return "error"

@@ -1,4 +1,4 @@
-"""A text source as the stream of UTF-8 bytes that the parser reads, checked and closed by an end row."""
+"""A text source as blocks of UTF-8 bytes, each made of whole records: what the parser reads one by one."""
 
 import codecs
 import re
@@ -8,36 +8,38 @@ from typing import BinaryIO
 from bayesnde_cli.data.readers.source import Source
 from bayesnde_cli.errors import BadInput
 
-BLOCK_BYTES = 16 << 20
-# The stream ends with a row of this cell. No text may hold NUL, so only an open quote can swallow that row.
-END_CELL = "\0end"
+BLOCK_BYTES = 8 << 20
+MAX_RECORD_BYTES = 4 * BLOCK_BYTES  # past this a quote has been left open
 
 
-class TextStream:
-    """File-like UTF-8 bytes of decoded text, whole lines passed through `rewrite`, then the end row."""
+class OpenQuote(Exception):
+    """A record that does not end; carries its first bytes."""
 
-    def __init__(self, chunks: Iterator[str], end_row: str, rewrite: Callable[[str], str] | None) -> None:
-        self._chunks = _whole_lines(chunks, rewrite) if rewrite else chunks
-        self._end: str | None = f"\n{end_row}\n"
-        self._ready = bytearray()
-        self.closed = False
+    def __init__(self, start: bytes) -> None:
+        super().__init__(start)
+        self.start = start
 
-    def readable(self) -> bool:
-        return True
 
-    def close(self) -> None:
-        self.closed = True
-
-    def read(self, n_bytes: int) -> bytes:
-        """The next `n_bytes` bytes, fewer only at the end."""
-        while len(self._ready) < n_bytes and self._end is not None:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                chunk, self._end = self._end, None
-            self._ready += chunk.encode()
-        taken = bytes(self._ready[:n_bytes])
-        del self._ready[:n_bytes]
-        return taken
+def record_blocks(chunks: Iterator[str], delimiter: str, quote: str) -> Iterator[bytes]:
+    """The text in blocks that end with a record; `OpenQuote` where a record has no end."""
+    end_of_records = _end_of_records(delimiter, quote)
+    ready = held = b""
+    for chunk in chunks:
+        held += chunk.encode()
+        end = end_of_records(held)
+        if end:
+            if ready:
+                yield ready
+            ready, held = held[:end], held[end:]
+        elif len(held) > MAX_RECORD_BYTES:
+            break
+    last = held + b"\n" if held else b""  # the last line may lack its end
+    is_open = end_of_records(last) < len(last)
+    ready += b"" if is_open else last
+    if ready:
+        yield ready
+    if is_open:
+        raise OpenQuote(held)
 
 
 def decoded(source: Source, stream: BinaryIO, encoding: str, *, chunk_bytes: int = BLOCK_BYTES) -> Iterator[str]:
@@ -98,7 +100,8 @@ def without_padding(delimiter: str, quote: str) -> Callable[[str], str]:
     return lambda lines: pattern.sub(lambda match: match.group(1) or "", lines)
 
 
-def _whole_lines(chunks: Iterator[str], rewrite: Callable[[str], str]) -> Iterator[str]:
+def whole_lines(chunks: Iterator[str], rewrite: Callable[[str], str]) -> Iterator[str]:
+    """The text with whole lines passed through `rewrite`."""
     held = ""
     for chunk in chunks:
         held += chunk
@@ -109,3 +112,26 @@ def _whole_lines(chunks: Iterator[str], rewrite: Callable[[str], str]) -> Iterat
             held = held[end:]
     if held:
         yield rewrite(held)
+
+
+def _end_of_records(delimiter: str, quote: str) -> Callable[[bytes], int]:
+    """The function that finds where the last whole record of a text ends, line breaks in quotes left alone.
+
+    A quote counts only at the start of a cell; all repeats are possessive, so a match takes linear time.
+    """
+    if not quote:
+        return lambda text: max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+    d, q = re.escape(delimiter), re.escape(quote)
+    line_end = r"(?:\r\n?|\n)"
+    quoted = rf"{q}[^{q}]*+(?:{q}{q}[^{q}]*+)*+{q}[^{d}\r\n]*+"
+    cell = rf"(?:{quoted}|(?!{q})[^{d}\r\n]*+)"
+    record = rf"{cell}(?:{d}{cell})*+{line_end}"
+    whole_records = re.compile(rf"(?:[^{q}\r\n]*+{line_end}|{record})*+".encode())
+
+    def end_of_records(text: bytes) -> int:
+        if quote.encode() not in text:
+            return max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+        match = whole_records.match(text)
+        return match.end() if match else 0
+
+    return end_of_records

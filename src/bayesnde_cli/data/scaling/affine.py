@@ -13,6 +13,7 @@ from bayesnde_cli.data.scaling.column_map import (
     noise_from_json,
     noise_to_json,
     rounded_number,
+    rounded_place,
 )
 
 
@@ -59,7 +60,8 @@ def fit_none(noise: Noise | None = None) -> Affine:
 def fit_standard(y: Array, noise: Noise | None = None) -> Affine:
     """Mean 0 and s.d. 1 on the training values `y` (noise included); the s.d. divides by n."""
     y = as_float(y)
-    return _with_spread(float(np.mean(y)), float(np.std(y)), noise)
+    scale = rounded_number(float(np.std(y)))
+    return _with_spread(rounded_place(float(np.mean(y)), scale), scale, noise)
 
 
 def fit_minmax(y: Array, noise: Noise | None = None) -> Affine:
@@ -70,5 +72,4 @@ def fit_minmax(y: Array, noise: Noise | None = None) -> Affine:
 
 def _with_spread(shift: float, scale: float, noise: Noise | None) -> Affine:
     # A constant column has no scale of its own and keeps the file's.
-    scale = rounded_number(scale)
-    return Affine(rounded_number(shift), scale if scale > 0 else 1.0, noise)
+    return Affine(shift, scale if scale > 0 else 1.0, noise)

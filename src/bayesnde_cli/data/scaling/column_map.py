@@ -1,5 +1,6 @@
 """What every column map has in common: its interface, its noise, and the rounding of its parameters."""
 
+import math
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -56,16 +57,25 @@ class ColumnMap(Protocol):
 
 def dequantised(value: Array, fraction: Array | None, noise: Noise | None) -> Array:
     """The continuous quantity `y` that a map without cells works on. Shape of `value`."""
-    check_fraction(fraction, noise)
-    value = as_float(value)
-    return value if noise is None or fraction is None else noise.add(value, fraction)
+    if noise is not None:
+        return noise.add(as_float(value), given(fraction))
+    if fraction is not None:
+        raise ValueError(f"expected no fraction (the map has no noise), got {np.size(fraction)} fractions")
+    return as_float(value)
 
 
-def check_fraction(fraction: Array | None, noise: Noise | None) -> None:
-    if (fraction is None) != (noise is None):
-        expected = "no fraction (the map has no noise)" if noise is None else "a fraction (the map has noise)"
-        got = "none" if fraction is None else f"{np.size(fraction)} fractions"
-        raise ValueError(f"expected {expected}, got {got}")
+def given(fraction: Array | None) -> Array:
+    """The fractions of a map with noise."""
+    if fraction is None:
+        raise ValueError("expected a fraction for each value (the map has noise), got none")
+    return as_float(fraction)
+
+
+def narrow(noise: Noise) -> Noise:
+    """The noise itself, after a check that the cells of neighbouring lattice values do not overlap."""
+    if not 0 < noise.width <= 1:
+        raise ValueError(f"expected noise of a width in (0, 1], got {noise.width:g}")
+    return noise
 
 
 def as_float(value: ArrayLike) -> Array:
@@ -79,6 +89,13 @@ def rounded(parameters: Array) -> Array:
 
 def rounded_number(parameter: float) -> float:
     return float(f"{parameter:.{SIGNIFICANT_DIGITS - 1}e}")
+
+
+def rounded_place(place: float, scale: float) -> float:
+    """A place at nine digits of its distance unit: a mean of 1.6e9 with an s.d. of 10 keeps its decimals."""
+    if not scale > 0:
+        return place
+    return round(place, SIGNIFICANT_DIGITS - 1 - math.floor(math.log10(scale)))
 
 
 def noise_to_json(noise: Noise | None) -> list[float] | None:

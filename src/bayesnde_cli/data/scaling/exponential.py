@@ -39,12 +39,12 @@ def portable_exp(x: Array) -> Array:
     x = np.maximum(x, _LOWEST)
     steps = x * -_STEPS_PER_UNIT
     np.rint(steps, out=steps)
-    index = steps.astype(np.int32)
+    index = steps.astype(np.intp)
     steps *= 1.0 / _STEPS_PER_UNIT
     x += steps  # r
     np.multiply(x, 0.5, out=steps)
     steps += 1.0
     steps *= x
     steps += 1.0
-    steps *= _TABLE.take(index)
+    steps *= _TABLE.take(index, mode="clip")
     return steps

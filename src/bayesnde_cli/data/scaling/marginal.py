@@ -5,7 +5,7 @@ from typing import Any
 
 from bayesnde_cli.data.scaling.column_map import Array, Noise, dequantised, noise_from_json, noise_to_json
 from bayesnde_cli.data.scaling.mixture import Mixture, mixture_from_json
-from bayesnde_cli.data.scaling.mixture_fit import fit_mixture
+from bayesnde_cli.data.scaling.mixture_fit import fitted_mixture
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class MixtureMarginal:
         return {"kind": "mixture", "mixture": self.mixture.to_json(), "noise": noise_to_json(self.noise)}
 
 
-def fit_mixture_marginal(train: Array, validation: Array, *, noise: Noise | None = None) -> MixtureMarginal:
+def fit_mixture(train: Array, validation: Array, *, noise: Noise | None = None) -> MixtureMarginal:
     """The map fitted to the training values (noise included); validation rows choose its size."""
-    return MixtureMarginal(fit_mixture(train, validation), noise)
+    return MixtureMarginal(fitted_mixture(train, validation), noise)
 
 
 def mixture_marginal_from_json(stored: dict[str, Any]) -> MixtureMarginal:

@@ -1,6 +1,6 @@
 """A one-dimensional Gaussian mixture with one wide Student-t component, and its map to a standard normal.
 
-    F(x) = sum_k w_k Phi((x - m_k)/s_k) + w_t T_2((x - c)/b)
+    F(x) = sum_k w_k Phi((s - m_k)/s_k) + w_t T_2((s - c)/b),     s = (x - centre)/scale
 
 T_2 is Student's t with two degrees of freedom: its distribution function, density and quantile are closed,
 
@@ -9,180 +9,210 @@ T_2 is Student's t with two degrees of freedom: its distribution function, densi
 and its tails keep every density positive: no row is impossible, however far out.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import log_ndtr, ndtr, ndtri, ndtri_exp
+from scipy.special import log_ndtr, ndtr, ndtri_exp
 
+from bayesnde_cli.data.scaling.cells import HALF_LOG_TWO_PI, ROOT_TWO_PI, chunks, normal_score
 from bayesnde_cli.data.scaling.column_map import Array, as_float
 
-HALF_LOG_TWO_PI = 0.9189385332046727
-_ROOT_TWO_PI = 2.5066282746310002
 _LOG_TWO = 0.6931471805599453
 _ROOT_TWO = 1.4142135623730951
-# Rows that are worked on at a time: the work arrays stay in the processor's cache and out of the memory bill.
-CHUNK = 16_384
 # A tail probability below this one is handled by its logarithm.
 _SMALLEST_TAIL = 1e-290
-# Distances from the centre, in scales of the t component, end here: squares and quotients stay finite.
+# Distances from the centre, in scales, end here: quotients stay finite.
 _FARTHEST = 1e300
 _LOG_FARTHEST = 690.7
-# Newton's method takes about 6 steps; where it leaves its bracket, the bracket is halved, which ends by itself.
-_MAX_STEPS = 200
+_LARGEST = float(np.finfo(np.float64).max)
+# Newton's method takes 5 to 13 steps; where it leaves its bracket, the bracket is halved. Steps and errors of the
+# size of rounding errors end the search.
+_MAX_STEPS = 80
+_ROUNDING = 4e-16
+# Cells narrower than this, in s.d.s of the narrowest component, have the mass `density * width` to 1e-9;
+# a difference of distribution functions would lose those digits.
+_NARROW = 1e-4
+_FAR = 1e8
+
+
+class Tail(NamedTuple):
+    """The Student-t component, in standard units."""
+
+    weight: float
+    centre: float
+    scale: float
 
 
 class Mixture(NamedTuple):
-    """The parameters. `weights`, `means`, `sds` have shape (K,); `tail_*` belong to the t component.
+    """The parameters, in standard units `s = (x - centre)/scale`. `weights`, `means`, `sds` have shape (K,).
 
-    `weights` and `tail_weight` are used divided by their sum, which keeps rounded weights a distribution.
+    The weights are used divided by their sum, the tail's included: rounded weights stay a distribution.
     """
 
     weights: Array
     means: Array
     sds: Array
-    tail_weight: float
-    tail_centre: float
-    tail_scale: float
+    tail: Tail
+    centre: float
+    scale: float
 
     def to_normal(self, x: Array) -> tuple[Array, Array]:
         """`u = Phi^-1(F(x))` and `log du/dx = log f(x) - log phi(u)`, each of shape (n,)."""
         x = as_float(x)
         u = np.empty_like(x)
         log_slope = np.empty_like(x)
-        for start in range(0, len(x), CHUNK):
-            rows = slice(start, start + CHUNK)
-            lower, upper, log_density = self._evaluate(x[rows])
-            u[rows] = self._normal_score(x[rows], lower, upper)
-            log_slope[rows] = log_density + (0.5 * u[rows] ** 2 + HALF_LOG_TWO_PI)
+        for rows in chunks(len(x)):
+            u[rows], log_slope[rows] = self._score(self._standard(x[rows]))
+        log_slope -= np.log(self.scale)
         return u, log_slope
+
+    def from_normal(self, u: Array) -> Array:
+        """The x with `Phi^-1(F(x)) = u`. Shape (n,)."""
+        u = as_float(u)
+        x = np.empty_like(u)
+        for rows in chunks(len(u)):
+            x[rows] = self._file_units(self._solve(u[rows]))
+        return x
 
     def log_density(self, x: Array) -> Array:
         """log f(x). Shape (n,)."""
         x = as_float(x)
-        pieces = [self._evaluate(x[start : start + CHUNK])[2] for start in range(0, len(x), CHUNK)]
-        return np.concatenate([np.empty(0), *pieces])
+        log_density = np.empty_like(x)
+        for rows in chunks(len(x)):
+            log_density[rows] = self._evaluate(self._standard(x[rows]))[2]
+        return log_density - np.log(self.scale)
 
     def tails(self, x: Array) -> tuple[Array, Array]:
         """F(x) and 1 - F(x), each to full relative precision. Shapes (n,)."""
-        x = as_float(x)
-        lower = np.empty_like(x)
-        upper = np.empty_like(x)
-        for start in range(0, len(x), CHUNK):
-            rows = slice(start, start + CHUNK)
-            lower[rows], upper[rows], _ = self._evaluate(x[rows])
+        lower, upper, _ = self._evaluate(self._standard(as_float(x)))
         return lower, upper
-
-    def from_normal(self, u: Array) -> Array:
-        """The x with `Phi^-1(F(x)) = u`. Shape (n,).
-
-        The quantile lies between the smallest and the largest quantile of the components at the same
-        probability. Inside that bracket: Newton's method on u, in the coordinate `arcsinh((x - c)/b)`, in which
-        both the body and the far tails have moderate slopes.
-        """
-        u = as_float(u)
-        x = np.empty_like(u)
-        for start in range(0, len(u), CHUNK):
-            rows = slice(start, start + CHUNK)
-            x[rows] = self._solve(u[rows])
-        return x
 
     def log_far_tail(self, x: Array) -> Array:
         """log of the smaller tail where only the t component is left. Shape (n,)."""
-        z = np.abs(self._tail_z(x))
-        h = np.hypot(_ROOT_TWO, z)
-        return np.log(self.tail_weight / self._total) - np.log(h) - np.log(h + z)
+        return self._log_far_tail(self._standard(as_float(x)))
+
+    def log_mass(self, x: Array) -> Array:
+        """log(F(x + 1/2) - F(x - 1/2)): the mass of a lattice cell. Shape (n,)."""
+        x = as_float(x)
+        width = 1.0 / self.scale
+        left = self._standard(x - 0.5)
+        z = (left - self.tail.centre) / self.tail.scale
+        is_narrow = (np.abs(z) > _FAR) | (width < _NARROW * min(self.tail.scale, float(np.min(self.sds))))
+        log_mass = np.empty_like(x)
+        log_mass[is_narrow] = self.log_density(x[is_narrow])
+        left, z = left[~is_narrow], z[~is_narrow]
+        tail_weight, components = self._normalised()
+        mass = tail_weight * _student_between(z, width / self.tail.scale)
+        for weight, mean, sd in components:
+            z = (left - mean) / sd
+            beyond = z + width / sd
+            # The sides are swapped above the mean: differences of small tails keep their digits.
+            near, far = np.where(z > 0, -beyond, z), np.where(z > 0, -z, beyond)
+            mass += weight * (ndtr(far) - ndtr(near))
+        log_mass[~is_narrow] = np.log(mass)
+        return log_mass
 
     def to_json(self) -> dict[str, Any]:
         return {
             "weights": self.weights.tolist(),
             "means": self.means.tolist(),
             "sds": self.sds.tolist(),
-            "tail": [self.tail_weight, self.tail_centre, self.tail_scale],
+            "tail": list(self.tail),
+            "centre": self.centre,
+            "scale": self.scale,
         }
 
-    @property
-    def _total(self) -> float:
-        return float(np.sum(self.weights)) + self.tail_weight
-
-    def _tail_z(self, x: Array) -> Array:
+    def _standard(self, x: Array) -> Array:
         with np.errstate(over="ignore"):
-            return np.clip((x - self.tail_centre) / self.tail_scale, -_FARTHEST, _FARTHEST)
+            return np.clip((x - self.centre) / self.scale, -_FARTHEST, _FARTHEST)
 
-    def _evaluate(self, x: Array) -> tuple[Array, Array, Array]:
-        """F, 1 - F and log f of one chunk."""
+    def _file_units(self, s: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return np.clip(self.centre + self.scale * s, -_LARGEST, _LARGEST)
+
+    def _normalised(self) -> tuple[float, Iterator[tuple[float, float, float]]]:
+        """The t component's weight, and weight, mean and s.d. of each Gaussian; the weights sum to 1."""
+        total = float(np.sum(self.weights)) + self.tail.weight
+        weights = (self.weights / total).tolist()
+        return self.tail.weight / total, zip(weights, self.means.tolist(), self.sds.tolist(), strict=True)
+
+    def _evaluate(self, s: Array) -> tuple[Array, Array, Array]:
+        """F, 1 - F and the log-density of one chunk, in standard units."""
+        tail_weight, components = self._normalised()
         with np.errstate(over="ignore", under="ignore", divide="ignore"):
-            z = self._tail_z(x)
+            z = (s - self.tail.centre) / self.tail.scale
             h = np.hypot(_ROOT_TWO, z)
             # (1 - |z|/h)/2 without the cancellation
-            beyond = (self.tail_weight / self._total) / (h * (h + np.abs(z)))
-            lower, upper = _by_side(z, beyond, self.tail_weight / self._total)
-            log_tail = np.log(self.tail_weight / self._total / self.tail_scale) - 3.0 * np.log(h)
-            density = np.zeros_like(x)
-            for weight, mean, sd in zip(self.weights / self._total, self.means, self.sds, strict=True):
-                z = (x - mean) / sd
-                beyond = weight * ndtr(-np.abs(z))
-                below, above = _by_side(z, beyond, weight)
+            lower, upper = _by_side(z, tail_weight / (h * (h + np.abs(z))), tail_weight)
+            log_tail = np.log(tail_weight / self.tail.scale) - 3.0 * np.log(h)
+            density = np.zeros_like(s)
+            for weight, mean, sd in components:
+                z = (s - mean) / sd
+                below, above = _by_side(z, weight * ndtr(-np.abs(z)), weight)
                 lower += below
                 upper += above
-                density += (weight / (sd * _ROOT_TWO_PI)) * np.exp(-0.5 * z * z)
+                density += (weight / (sd * ROOT_TWO_PI)) * np.exp(-0.5 * z * z)
             return lower, upper, np.logaddexp(log_tail, np.log(density))
 
-    def _normal_score(self, x: Array, lower: Array, upper: Array) -> Array:
+    def _score(self, s: Array) -> tuple[Array, Array]:
+        """`u` and `log du/ds` of one chunk."""
+        lower, upper, log_density = self._evaluate(s)
         u = normal_score(lower, upper)
         far = np.minimum(lower, upper) < _SMALLEST_TAIL
         if far.any():
-            u[far] = np.copysign(ndtri_exp(self.log_far_tail(x[far])), x[far] - self.tail_centre)
-        return u
+            u[far] = np.copysign(ndtri_exp(self._log_far_tail(s[far])), s[far])
+        return u, log_density + (0.5 * u * u + HALF_LOG_TWO_PI)
 
-    def _bracket(self, u: Array) -> tuple[Array, Array]:
-        """The smallest and the largest component quantile, in the coordinate arcsinh((x - c)/b). Shapes (n,)."""
-        tail_z = _student_quantile(u)
-        low = high = tail_z
-        for mean, sd in zip(self.means, self.sds, strict=True):
-            z = (mean + sd * u - self.tail_centre) / self.tail_scale
-            low = np.minimum(low, z)
-            high = np.maximum(high, z)
-        return np.arcsinh(low), np.arcsinh(high)
+    def _log_far_tail(self, s: Array) -> Array:
+        z = np.abs((s - self.tail.centre) / self.tail.scale)
+        h = np.hypot(_ROOT_TWO, z)
+        return np.log(self._normalised()[0]) - np.log(h) - np.log(h + z)
 
     def _solve(self, u: Array) -> Array:
-        low, high = self._bracket(u)
+        """The s of one chunk: Newton's method on u, in a bracket.
+
+        The quantile lies between the smallest and the largest quantile of the components at the same
+        probability. The coordinate is `arcsinh((s - c)/b)`: in it the body and the far tails have moderate slopes.
+        """
+        centre, scale = self.tail.centre, self.tail.scale
+        low = high = _student_quantile(u)
+        for mean, sd in zip(self.means.tolist(), self.sds.tolist(), strict=True):
+            z = (mean + sd * u - centre) / scale
+            low, high = np.minimum(low, z), np.maximum(high, z)
+        low, high = np.arcsinh(low), np.arcsinh(high)
         place = 0.5 * (low + high)
         active = np.arange(len(u))
         for _ in range(_MAX_STEPS):
-            at, target = place[active], u[active]
-            x = self.tail_centre + self.tail_scale * np.sinh(at)
-            found, log_slope = self.to_normal(x)
-            error = found - target
+            at = place[active]
+            found, log_slope = self._score(centre + scale * np.sinh(at))
+            error = found - u[active]
             low[active] = np.where(error <= 0, at, low[active])
             high[active] = np.where(error >= 0, at, high[active])
-            step = error / (np.exp(log_slope) * self.tail_scale * np.cosh(at))
-            following = at - step
-            # A step onto the edge is fine; a step past it is not.
-            is_outside = ~((following >= low[active]) & (following <= high[active]))
-            middle = 0.5 * (low[active] + high[active])
-            following = np.where(is_outside, middle, following)
-            place[active] = following
-            moved = np.abs(following - at)
-            active = active[moved > 4e-16 * (1.0 + np.abs(at))]
+            newton = at - error * np.exp(-log_slope) / (scale * np.cosh(at))
+            is_inside = (newton >= low[active]) & (newton <= high[active])
+            place[active] = np.where(is_inside, newton, 0.5 * (low[active] + high[active]))
+            is_moving = np.abs(place[active] - at) > _ROUNDING * (1.0 + np.abs(at))
+            active = active[is_moving & (np.abs(error) > _ROUNDING * (1.0 + np.abs(found)))]
             if not len(active):
                 break
-        return self.tail_centre + self.tail_scale * np.sinh(place)
+        return centre + scale * np.sinh(place)
 
 
 def mixture_from_json(stored: dict[str, Any]) -> Mixture:
     weight, centre, scale = stored["tail"]
-    arrays = (np.array(stored[name], dtype=np.float64) for name in ("weights", "means", "sds"))
-    return Mixture(*arrays, float(weight), float(centre), float(scale))
-
-
-def normal_score(lower: Array, upper: Array) -> Array:
-    """Phi^-1 of a probability known from both sides: the smaller one keeps its precision. Shape (n,)."""
-    u = ndtri(np.minimum(lower, upper))
-    return np.where(lower <= upper, u, -u)
+    return Mixture(
+        weights=np.array(stored["weights"], dtype=np.float64),
+        means=np.array(stored["means"], dtype=np.float64),
+        sds=np.array(stored["sds"], dtype=np.float64),
+        tail=Tail(float(weight), float(centre), float(scale)),
+        centre=float(stored["centre"]),
+        scale=float(stored["scale"]),
+    )
 
 
 def _by_side(z: Array, beyond: Array, weight: float) -> tuple[Array, Array]:
-    """The mass of a component below and above, given the mass beyond |z|."""
+    """The mass of a component below and above z, given the mass beyond |z|."""
     rest = weight - beyond
     is_below = z < 0
     return np.where(is_below, beyond, rest), np.where(is_below, rest, beyond)
@@ -195,3 +225,12 @@ def _student_quantile(u: Array) -> Array:
     # 1/sqrt(2 q) from the logarithm: q itself is 0 in float64 beyond |u| = 38
     far = np.exp(np.minimum(-0.5 * (log_q + _LOG_TWO), _LOG_FARTHEST))
     return np.copysign((1.0 - 2.0 * q) / np.sqrt(1.0 - q) * far, u)
+
+
+def _student_between(z: Array, width: float) -> Array:
+    """T_2(z + width) - T_2(z), without cancellation where both ends lie on one side. Shape (n,)."""
+    end = z + width
+    h, h_end = np.hypot(_ROOT_TWO, z), np.hypot(_ROOT_TWO, end)
+    across = 0.5 * (end / h_end - z / h)
+    same_side = width * np.abs(z + end) / (h * h_end * np.maximum(np.abs(end * h + z * h_end), 1e-300))
+    return np.where(z * end > 0, same_side, across)

@@ -25,8 +25,8 @@ _N_FOLDS = 5
 _MAX_MISSES = 2
 
 
-def fit_mixture(train: Array, validation: Array) -> Mixture:
-    """The mixture fitted to `train`, of the size that suits rows it has not seen. File units."""
+def fitted_mixture(train: Array, validation: Array) -> Mixture:
+    """The mixture fitted to `train`, of the size that suits rows it has not seen."""
     train, validation = as_float(train), as_float(validation)
     if not len(train):
         raise ValueError("expected at least 1 training row, got 0")

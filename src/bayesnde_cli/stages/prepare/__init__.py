@@ -27,7 +27,7 @@ from bayesnde_cli.stages.prepare.fitting import assign_splits, condition_classes
 from bayesnde_cli.stages.prepare.staging import stage_table
 from bayesnde_cli.stages.prepare.survey import kept_rows, show_features, survey_features, warn_about_features
 from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION, write_splits
-from bayesnde_cli.stages.reporting import Report
+from bayesnde_cli.stages.reporting import Report, counted
 
 STAGE = "prepare"
 STDIN = Path("-")
@@ -50,8 +50,8 @@ class Prepared:
 
     def __str__(self) -> str:
         text = (
-            f"{self.folder}: {self.n_train:,} training, {self.n_validation:,} validation and {self.n_test:,} test rows, "
-            f"{self.n_features} feature{'s' if self.n_features != 1 else ''}"
+            f"{self.folder}: {self.n_train:,} training, {self.n_validation:,} validation "
+            f"and {self.n_test:,} test rows, {counted(self.n_features, 'feature')}"
         )
         return f"{text} (up to date)" if self.is_up_to_date else text
 
@@ -62,7 +62,9 @@ def run(
     """Prepare the rows of one or several files in the run directory."""
     started = utc_now()
     if STDIN in data and len(data) > 1:
-        raise BadUsage("stdin cannot be joined with files", found=f"DATA: {' '.join(map(str, data))}", hint="give - alone")
+        raise BadUsage(
+            "stdin cannot be joined with files", found=f"DATA: {' '.join(map(str, data))}", hint="give - alone"
+        )
     with _staging(layout) as staging:
         paths = [_spooled(stdin, staging / "stdin")] if STDIN in data else list(data)
         inputs = {

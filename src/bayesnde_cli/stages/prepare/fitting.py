@@ -11,11 +11,10 @@ from bayesnde_cli.data import splits
 from bayesnde_cli.data.features import fit_map
 from bayesnde_cli.data.kinds import ColumnFacts
 from bayesnde_cli.data.labels import class_codes, class_list
-from bayesnde_cli.data.roles import Roles, listed
+from bayesnde_cli.data.roles import Roles
 from bayesnde_cli.data.scaling import Noise
-from bayesnde_cli.data.schema import Feature, Schema
+from bayesnde_cli.data.schema import Feature, Schema, noise_fractions
 from bayesnde_cli.errors import BadInput
-from bayesnde_cli.rng import derive_seed, uniform_at
 from bayesnde_cli.stages.prepare.staging import StagedTable
 from bayesnde_cli.stages.prepare.survey import feature_values
 from bayesnde_cli.stages.reporting import Report
@@ -60,20 +59,24 @@ def fit_features(
     split: np.ndarray, config: PrepareConfig, report: Report,
 ) -> tuple[Feature, ...]:  # fmt: skip
     """Every feature with its map. Test rows take no part, unless the scaling is asked to be on all rows."""
-    fitting = np.full(len(split), True) if config.scale_on == "all" else split == splits.TRAIN
-    choosing = split == splits.VALIDATION
+    is_fitting = np.full(len(split), True) if config.scale_on == "all" else split == splits.TRAIN
+    is_choosing = split == splits.VALIDATION
     features = []
     with report.progress("scaling", len(facts), "columns") as advance:
         for name, fact in facts.items():
             values = feature_values(staged, fact, row_ids)
-            train = values[fitting]
-            _refuse_constant(train, name)
-            fraction = uniform_at(derive_seed(config.seed, "prepare", "dequantize", name), row_ids[fitting])
+            _refuse_constant(values[is_fitting], name)
             column_map = fit_map(
-                fact, config.scale, noise.get(name), train=train, validation=values[choosing], train_fraction=fraction
+                fact,
+                config.scale,
+                noise.get(name),
+                values,
+                fraction=noise_fractions(name, row_ids, config.seed),
+                is_fitting=is_fitting,
+                is_choosing=is_choosing,
             )
             feature = Feature(name, fact.kind, fact.categories, column_map)
-            _refuse_lost_in_float32(feature, train, row_ids[fitting], config.seed)
+            _refuse_lost_in_float32(feature, values[is_fitting], row_ids[is_fitting], config.seed)
             features.append(feature)
             advance(1)
     return tuple(features)

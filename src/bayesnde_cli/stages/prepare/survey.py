@@ -34,6 +34,8 @@ def kept_rows(staged: StagedTable, roles: Roles, config: PrepareConfig, report: 
         report.note(f"{counted(int(np.sum(glitch)), 'row')} dropped by --max-robust-z {config.max_robust_z:g}")
         keep &= ~glitch
     row_ids = np.flatnonzero(keep)
+    if roles.id:
+        _refuse_repeated_names(staged.column(roles.id).take(pa.array(row_ids)), row_ids, roles.id)
     if len(row_ids) < MIN_ROWS:
         raise BadInput(
             f"a density cannot be fitted to {counted(len(row_ids), 'row')}",
@@ -138,6 +140,20 @@ def warn_about_features(
     if relations:
         flags = " ".join(f"--drop '{relation.column}'" for relation in relations)
         report.warn(f"a continuous density is then not defined, and log-densities grow without bound; use {flags}")
+
+
+def _refuse_repeated_names(names: pa.ChunkedArray, row_ids: np.ndarray, column: str) -> None:
+    if pc.count_distinct(names).as_py() == len(names):
+        return
+    first_seen: dict[str, int] = {}
+    for row_id, name in zip(row_ids.tolist(), names.to_pylist(), strict=True):
+        if name in first_seen:
+            raise BadInput(
+                f"--id {column}: two rows have the same name",
+                found=f"rows {first_seen[name] + 1:,} and {row_id + 1:,}: {name!r}",
+                hint=f"a row's name must be its own; leave the column out with --drop {column}",
+            )
+        first_seen[name] = row_id
 
 
 def _glitches(staged: StagedTable, roles: Roles, keep: np.ndarray, bound: float) -> np.ndarray:

@@ -1,0 +1,110 @@
+"""`bayesnde status`: each state of a stage, the next command, the exit code."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from bayesnde_cli.artifacts import claims, manifest, plan, shards
+from bayesnde_cli.artifacts.blocks import publish_block
+from bayesnde_cli.artifacts.layout import RunLayout
+
+
+@pytest.fixture
+def run(bayesnde: Callable, examples: Path, tmp_path: Path) -> Path:
+    """A run that is prepared."""
+    assert bayesnde("prepare", examples / "faithful.csv", "--run", tmp_path / "r").code == 0
+    return tmp_path / "r"
+
+
+def _states(bayesnde: Callable, run: Path) -> tuple[int, dict[str, dict], str | None]:
+    outcome = bayesnde("status", "--run", run, "--json")
+    document = json.loads(outcome.out)
+    stages = {item["stage"] if item["set_name"] is None else f"{item['stage']}/{item['set_name']}": item
+              for item in document["stages"]}  # fmt: skip
+    return outcome.code, stages, document["next"]
+
+
+def test_no_run_is_three_and_names_the_first_command(bayesnde: Callable, tmp_path: Path) -> None:
+    outcome = bayesnde("status", "--run", tmp_path / "none")
+    assert outcome.code == 3
+    assert outcome.out.splitlines()[-1] == f"next: bayesnde prepare DATA --run {tmp_path}/none"
+    assert outcome.err == ""
+
+
+def test_a_prepared_run_is_sound(bayesnde: Callable, run: Path) -> None:
+    code, stages, _ = _states(bayesnde, run)
+    assert code == 0
+    assert stages["prepare"]["state"] == "done"
+    assert stages["refine"]["state"] == "missing"
+    text = bayesnde("status", "--run", run).out
+    assert text.splitlines()[0] == f"run directory: {run}"
+    assert "prepare         done" in text
+
+
+def test_a_damaged_output_is_three_and_the_repair_is_next(bayesnde: Callable, run: Path) -> None:
+    (run / "prepare/schema.json").unlink()
+    code, stages, next_command = _states(bayesnde, run)
+    assert code == 3
+    assert stages["prepare"]["state"] == "damaged"
+    assert "schema.json" in stages["prepare"]["detail"]
+    assert next_command == f"bayesnde prepare DATA --run {run} --restart"
+
+
+def test_a_stage_without_manifest_was_interrupted(bayesnde: Callable, run: Path) -> None:
+    (run / "prepare/manifest.json").unlink()
+    code, stages, next_command = _states(bayesnde, run)
+    assert code == 0
+    assert stages["prepare"]["state"] == "interrupted"
+    assert next_command == f"bayesnde prepare DATA --run {run}"
+
+
+def test_a_living_claim_is_running_and_a_dead_one_is_not(bayesnde: Callable, run: Path) -> None:
+    layout = RunLayout(run)
+    (run / "prepare/manifest.json").unlink()
+    with claims.running(layout, "prepare"):
+        assert _states(bayesnde, run)[1]["prepare"]["state"] == "running"
+    code = (
+        "import os, sys; from pathlib import Path; from bayesnde_cli.artifacts.claims import claim; "
+        "claim(Path(sys.argv[1])); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(layout.claim_file("prepare"))], check=True)
+    assert layout.claim_file("prepare").exists()
+    assert _states(bayesnde, run)[1]["prepare"]["state"] == "interrupted"
+
+
+def test_a_stage_made_from_files_that_changed_is_stale(bayesnde: Callable, run: Path, examples: Path) -> None:
+    layout = RunLayout(run)
+    upstream = manifest.read(layout.manifest_file("prepare"))
+    (run / "warmstart").mkdir()
+    manifest.write(
+        layout.manifest_file("warmstart"),
+        manifest.Manifest(
+            stage="warmstart", set_name=None, run_id=upstream.run_id, identity={}, config={}, seed=0,
+            inputs={"prepare/train.parquet": upstream.outputs["train.parquet"]}, outputs={}, device="cpu", started="",
+        ),
+    )  # fmt: skip
+    assert _states(bayesnde, run)[1]["warmstart"]["state"] == "done"
+    bayesnde("prepare", examples / "faithful.csv", "--seed", "5", "--run", run, "--restart")
+    code, stages, _ = _states(bayesnde, run)
+    assert code == 3
+    assert stages["warmstart"]["state"] == "stale"
+    assert "prepare/train.parquet" in stages["warmstart"]["detail"]
+
+
+def test_blocks_and_shards_are_counted(bayesnde: Callable, run: Path) -> None:
+    layout = RunLayout(run)
+    made = plan.create_or_join(layout, plan.Plan("density", "test", "id", n_rows=100, block_rows=10, seed=0))
+    environ = {f"SLURM_ARRAY_TASK_{name}": value for name, value in
+               {"ID": "1", "COUNT": "5", "MIN": "1", "MAX": "5"}.items()}  # fmt: skip
+    shard = shards.freeze(layout, "density", "test", shards.parse_shard("auto", environ))
+    for block in (*shards.blocks_of(shard, made.n_blocks), 1):
+        publish_block(layout, made, block, pa.table({"row_id": [block]}))
+    item = _states(bayesnde, run)[1]["density/test"]
+    assert (item["state"], item["blocks_done"], item["blocks"]) == ("interrupted", 3, 10)
+    assert (item["shards_done"], item["shards"]) == (1, 5)
+    assert "3 of 10" in bayesnde("status", "--run", run).out

@@ -1,0 +1,186 @@
+"""Integers and label codes, spread out by noise, through their smoothed frequencies."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import geom, kstest, norm
+
+from bayesnde_cli.data.scaling import Noise, fit_categorical, fit_lattice, fit_standard, map_from_json
+
+NOISES = [Noise(-0.5, 0.5), Noise(-0.2, 0.2), Noise(0.0, 1.0)]
+
+
+def fractions(n, seed=0):
+    return np.random.default_rng(seed).uniform(1e-6, 1.0 - 1e-6, n)
+
+
+@st.composite
+def lattice_maps(draw):
+    train = np.array(draw(st.lists(st.integers(-300, 300), min_size=1, max_size=60)), dtype=float)
+    validation = np.array(draw(st.lists(st.integers(-300, 300), max_size=10)), dtype=float)
+    # Repeated, the column has many rows per value and takes the quick background.
+    return fit_lattice(np.tile(train, draw(st.sampled_from([1, 20]))), validation, noise=draw(st.sampled_from(NOISES)))
+
+
+@settings(max_examples=25, deadline=None)
+@given(lattice_maps(), st.lists(st.integers(-1000, 1000), min_size=2, max_size=30, unique=True))
+def test_forward_increases_and_inverse_finds_the_value_again(column_map, values):
+    value = np.sort(np.array(values, dtype=float))
+    fraction = fractions(len(value))
+    u, log_slope = column_map.forward(value, fraction)
+    assert np.all(np.diff(u) > 0)
+    y = column_map.inverse(u)
+    assert np.array_equal(column_map.to_value(y), value)
+    resolution = 1e-14 * (1.0 + np.abs(u)) * np.exp(-log_slope)
+    assert np.all(np.abs(y - column_map.noise.add(value, fraction)) <= 1e-9 + resolution)
+
+
+@settings(max_examples=25, deadline=None)
+@given(lattice_maps(), st.integers(-1000, 1000), st.floats(0.05, 0.95))
+def test_the_log_slope_is_the_derivative(column_map, value, fraction):
+    step = 1e-4
+    u, log_slope = column_map.forward(np.full(3, float(value)), fraction + step * np.array([-1.0, 0.0, 1.0]))
+    numerical = (u[2] - u[0]) / (2 * step * column_map.noise.width)
+    assert np.exp(log_slope[1]) == pytest.approx(numerical, rel=1e-4, abs=1e-10)
+
+
+@settings(max_examples=25, deadline=None)
+@given(lattice_maps())
+def test_the_cells_of_all_integers_add_up_to_one(column_map):
+    value = np.arange(-20_000.0, 20_001.0)
+    u, log_slope = column_map.forward(value, np.full(len(value), 0.5))
+    mass = np.exp(norm.logpdf(u) + log_slope) * column_map.noise.width
+    # What lies beyond is the t component's: less than (5 scales of at most 300 over 20,000)^2.
+    assert 1.0 - 6e-3 < mass.sum() <= 1.0 + 1e-9
+
+
+def test_far_values_are_finite_and_ordered():
+    rng = np.random.default_rng(0)
+    for train in (rng.integers(0, 10, 1_000), rng.integers(0, 5_000, 1_000)):
+        column_map = fit_lattice(train.astype(float), train[:50].astype(float))
+        far = np.array([1e4, 1e6, 1e9, 1e15, 1e30, 1e100, 1e200])
+        value = np.concatenate([-far[::-1], far])
+        u, log_slope = column_map.forward(value, np.full(len(value), 0.5))
+        assert np.isfinite(u).all()
+        assert np.isfinite(log_slope).all()
+        assert np.all(np.diff(u) > 0)
+        assert np.all(np.diff(column_map.inverse(np.linspace(-35.0, 35.0, 701))) > 0)
+
+
+def test_values_seen_often_have_their_frequency():
+    train = np.repeat([0.0, 1.0, 5.0], [700, 200, 100])
+    column_map = fit_lattice(train, train[::10])
+    u, log_slope = column_map.forward(np.array([0.0, 1.0, 5.0]), np.full(3, 0.5))
+    np.testing.assert_allclose(np.exp(norm.logpdf(u) + log_slope), [0.7, 0.2, 0.1], rtol=0.02)
+
+
+def test_fresh_rows_of_a_geometric_column_become_standard_normal():
+    rng = np.random.default_rng(1)
+    train, validation, fresh = (rng.geometric(0.1, n).astype(float) for n in (16_200, 1_800, 20_000))
+    column_map = fit_lattice(train, validation)
+    u, log_slope = column_map.forward(fresh, fractions(len(fresh), 2))
+    assert kstest(u, norm.cdf).statistic < 0.02
+    loss = np.mean(geom.logpmf(fresh, 0.1)) - np.mean(norm.logpdf(u) + log_slope)
+    assert loss < 0.01
+
+
+def test_shift_and_scale_alone_would_not_pass_that_check():
+    rng = np.random.default_rng(1)
+    train, fresh = (rng.geometric(0.1, n).astype(float) for n in (16_200, 20_000))
+    u, _ = fit_standard(train).forward(fresh)
+    assert kstest(u, norm.cdf).statistic > 0.04
+
+
+def test_a_small_table_of_integers_leans_on_its_background():
+    rng = np.random.default_rng(3)
+    train, validation, fresh = (np.rint(rng.normal(50.0, 20.0, n)) for n in (60, 6, 5_000))
+    u, log_slope = fit_lattice(train, validation).forward(fresh, fractions(len(fresh)))
+    loss = np.mean(norm.logpdf(fresh, 50.0, 20.0)) - np.mean(norm.logpdf(u) + log_slope)
+    assert loss < 0.1
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_a_narrower_noise_raises_the_density_by_its_width(noise):
+    train = np.repeat(np.arange(4.0), 100)
+    u, log_slope = fit_lattice(train, train[::9], noise=noise).forward(train, fractions(400))
+    wide_u, wide_log_slope = fit_lattice(train, train[::9]).forward(train, fractions(400))
+    np.testing.assert_allclose(u, wide_u)
+    np.testing.assert_allclose(log_slope, wide_log_slope - np.log(noise.width))
+
+
+@pytest.mark.parametrize("n_distinct", [5, 2_000])
+def test_a_lattice_map_stored_and_read_back_gives_the_same_bits(n_distinct):
+    train = np.random.default_rng(4).integers(0, n_distinct, 4_000).astype(float)
+    column_map = fit_lattice(train, train[:300], noise=Noise(-0.2, 0.2))
+    again = map_from_json(json.loads(json.dumps(column_map.to_json())))
+    value, fraction = np.arange(-50.0, 150.0), fractions(200)
+    for ours, theirs in zip(column_map.forward(value, fraction), again.forward(value, fraction), strict=True):
+        assert np.array_equal(ours, theirs)
+
+
+def test_noise_wider_than_the_step_is_refused():
+    with pytest.raises(ValueError, match=r"width in \(0, 1\], got 2"):
+        fit_lattice(np.arange(5.0), np.arange(2.0), noise=Noise(-1.0, 1.0))
+    with pytest.raises(ValueError, match=r"width in \(0, 1\], got 2"):
+        fit_categorical(np.arange(5.0), np.arange(2.0), n_categories=5, noise=Noise(-1.0, 1.0))
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_categories_have_nearly_their_frequencies_and_add_up_to_one(noise):
+    train = np.repeat(np.arange(4.0), [600, 300, 100, 0])
+    column_map = fit_categorical(train, train[::7], n_categories=4, noise=noise)
+    u, log_slope = column_map.forward(np.arange(4.0), np.full(4, 0.5))
+    mass = np.exp(norm.logpdf(u) + log_slope) * noise.width
+    assert mass.sum() == pytest.approx(1.0, abs=1e-12)
+    np.testing.assert_allclose(mass, [0.6, 0.3, 0.1, 0.0], atol=0.002)
+    assert mass[3] > 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=50), st.sampled_from(NOISES))
+def test_codes_survive_the_way_there_and_back(codes, noise):
+    column_map = fit_categorical(np.array(codes, float), np.array(codes[:5], float), n_categories=7, noise=noise)
+    value = np.repeat(np.arange(7.0), 5)
+    fraction = np.tile(np.array([1e-6, 0.1, 0.5, 0.9, 1.0 - 1e-6]), 7)
+    u, _ = column_map.forward(value, fraction)
+    assert np.all(np.diff(u) > 0)
+    y = column_map.inverse(u)
+    np.testing.assert_allclose(y, noise.add(value, fraction), atol=1e-9)
+    assert np.array_equal(column_map.to_value(y), value)
+
+
+def test_every_normal_number_has_a_category():
+    column_map = fit_categorical(np.zeros(10), np.zeros(2), n_categories=3)
+    codes = column_map.to_value(column_map.inverse(np.linspace(-40.0, 40.0, 801)))
+    assert set(codes) == {0.0, 1.0, 2.0}
+    assert np.array_equal(column_map.to_value(np.array([-9.0, 9.0])), [0.0, 2.0])
+
+
+@pytest.mark.parametrize("code", [-1.0, 3.0, 0.5, np.nan])
+def test_a_code_outside_the_categories_is_refused(code):
+    column_map = fit_categorical(np.zeros(10), np.zeros(2), n_categories=3)
+    with pytest.raises(ValueError, match="expected a code from 0 to 2, got"):
+        column_map.forward(np.array([0.0, code]), np.full(2, 0.5))
+
+
+def test_training_codes_outside_the_categories_are_refused():
+    with pytest.raises(ValueError, match="expected codes from 0 to 2, got 3"):
+        fit_categorical(np.array([0.0, 3.0]), np.zeros(2), n_categories=3)
+
+
+def test_a_categorical_map_stored_and_read_back_gives_the_same_bits():
+    column_map = fit_categorical(np.repeat(np.arange(3.0), [5, 7, 11]), np.zeros(2), n_categories=3)
+    again = map_from_json(json.loads(json.dumps(column_map.to_json())))
+    for ours, theirs in zip(
+        column_map.forward(np.arange(3.0), fractions(3)), again.forward(np.arange(3.0), fractions(3)), strict=True
+    ):
+        assert np.array_equal(ours, theirs)
+
+
+def test_a_fraction_is_required():
+    column_map = fit_lattice(np.arange(5.0), np.arange(2.0))
+    with pytest.raises(ValueError, match="expected a fraction"):
+        column_map.forward(np.arange(5.0))

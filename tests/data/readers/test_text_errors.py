@@ -66,9 +66,7 @@ def test_a_row_with_too_many_cells() -> None:
 
 def test_a_row_with_too_few_cells() -> None:
     assert message("1,2,3\n1,2,3\n1,2\n") == (
-        "error: row 3 has 2 cells instead of 3\n"
-        "  row: '1,2'\n"
-        "hint: correct the row, or set `--delimiter` and `--quote`"
+        "error: row 3 has 2 cells instead of 3\n  row: '1,2'\nhint: correct the row, or set `--delimiter` and `--quote`"
     )
 
 
@@ -90,9 +88,7 @@ def test_a_quote_left_open_early_in_a_large_file() -> None:
 def test_a_quote_left_open_in_the_header() -> None:
     text = message('a,"b\n1,2\n', header=True, delimiter=",")
     assert text == (
-        "error: a.csv holds a header and no rows\n"
-        "  header: 'a', 'b\\n1,2'\n"
-        "hint: give a file with rows; if this line is data, use `--no-header`"
+        f"error: the header of a.csv opens a quote that is not closed\n  row: 'a,\"b\\n1,2'\n{OPEN_QUOTE_HINT}"
     )
 
 
@@ -134,9 +130,7 @@ def test_binary_content() -> None:
 
 def test_bytes_that_the_encoding_does_not_have() -> None:
     assert message(b"a,b\n1,\x81\n", encoding="utf8") == (
-        "error: a.csv is not utf-8 text\n"
-        "  bytes: b'\\x81\\n'\n"
-        "hint: set `--encoding`, for example `--encoding latin-1`"
+        "error: a.csv is not utf-8 text\n  bytes: b'\\x81\\n'\nhint: set `--encoding`, for example `--encoding latin-1`"
     )
 
 
@@ -146,9 +140,7 @@ def test_a_wrong_byte_far_behind_the_start(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(encoding, "TRIED_BYTES", 1 << 20)
     content = b"x\n" + b"1\n" * (5 << 20) + b"\xff\n"
     assert message(content) == (
-        "error: a.csv is not utf-8 text\n"
-        "  bytes: b'\\xff\\n'\n"
-        "hint: set `--encoding`, for example `--encoding latin-1`"
+        "error: a.csv is not utf-8 text\n  bytes: b'\\xff\\n'\nhint: set `--encoding`, for example `--encoding latin-1`"
     )
 
 
@@ -170,7 +162,9 @@ def test_a_delimiter_of_two_characters() -> None:
     )
 
 
-@pytest.mark.parametrize("said", [{"decimal": ";"}, {"decimal": ",", "delimiter": ","}, {"delimiter": "'", "quote": "'"}])
+@pytest.mark.parametrize(
+    "said", [{"decimal": ";"}, {"decimal": ",", "delimiter": ","}, {"delimiter": "'", "quote": "'"}]
+)
 def test_contradictions_about_the_text_are_refused(said: dict[str, str]) -> None:
     with pytest.raises(BadInput):
         TextFormat(**said)  # type: ignore[arg-type]
@@ -180,6 +174,13 @@ def test_a_column_that_is_not_there() -> None:
     Path("a.csv").write_text("age,job\n1,x\n")
     with pytest.raises(BadInput) as caught:
         open_table([Path("a.csv")]).batches(["agee"])
-    assert str(caught.value) == (
-        "error: there is no column 'agee'\n  columns: 'age', 'job'\nhint: did you mean 'age'?"
+    assert str(caught.value) == ("error: there is no column 'agee'\n  columns: 'age', 'job'\nhint: did you mean 'age'?")
+
+
+def test_a_row_without_end() -> None:
+    text = message("1," * (20 << 20))
+    start = ("1," * 30)[:57]
+    assert text == (
+        f"error: the first row of a.csv has no end\n  row: '{start}...'\n  more than 32 MiB without a line break\n"
+        "hint: give a text file with one row per line"
     )

@@ -110,7 +110,8 @@ def test_quoted_cells_may_hold_delimiters_quotes_and_line_breaks() -> None:
 
 
 def test_blanks_before_a_quote_do_not_hide_it() -> None:
-    assert columns_of(opened('"a", "b c"\n1, "x, y"\n2,  "z"\n')) == {"a": [1, 2], "b c": ["x, y", "z"]}
+    table = opened('"a", "b c"\n1, "x, ""y"""\n2,  "z"\n')
+    assert columns_of(table) == {"a": [1, 2], "b c": ['x, "y"', "z"]}
 
 
 def test_single_quotes_are_found() -> None:

@@ -53,9 +53,7 @@ def spelled(cell: float | str | None, decimal: str) -> str:
     encoding=st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "latin-1"]),
     end=st.sampled_from(["\n", "\r\n"]),
 )
-def test_a_written_table_is_read_back(
-    tmp_path_factory, columns, delimiter, decimal, quoting, encoding, end
-) -> None:
+def test_a_written_table_is_read_back(tmp_path_factory, columns, delimiter, decimal, quoting, encoding, end) -> None:
     decimal = "." if delimiter == "," else decimal
     text = io.StringIO(newline="")
     writer = csv.writer(text, delimiter=delimiter, quoting=quoting, lineterminator=end)

@@ -102,6 +102,20 @@ def test_a_small_table_of_integers_leans_on_its_background():
     assert loss < 0.1
 
 
+def test_a_spike_at_zero_is_kept_apart_from_amounts_seen_once():
+    rng = np.random.default_rng(5)
+
+    def sample(n):
+        return np.where(rng.random(n) < 0.5, 0.0, np.rint(rng.lognormal(8.0, 1.0, n)))
+
+    train, validation, fresh = sample(8_000), sample(900), sample(8_000)
+    u, log_slope = fit_lattice(train, validation).forward(fresh, fractions(len(fresh)))
+    amount = np.maximum(fresh, 1.0)
+    truth = np.log(0.5) + np.where(fresh > 0, norm.logpdf(np.log(amount), 8.0, 1.0) - np.log(amount), 0.0)
+    assert np.mean(truth) - np.mean(norm.logpdf(u) + log_slope) < 0.15
+    assert kstest(u, norm.cdf).statistic < 0.02
+
+
 @pytest.mark.parametrize("noise", NOISES)
 def test_a_narrower_noise_raises_the_density_by_its_width(noise):
     train = np.repeat(np.arange(4.0), 100)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bayesnde_cli.data.readers.encoding import encoding_of
-from bayesnde_cli.data.readers.source import Source
+from bayesnde_cli.data.readers.source import Source, escaped
 from bayesnde_cli.data.readers.table import Kind, duplicates, listed, shown
 from bayesnde_cli.data.readers.text import TextTable
 from bayesnde_cli.data.readers.text_format import TextFormat, TextLayout
@@ -65,7 +65,7 @@ class ArffTable(TextTable):
             raise BadInput(
                 f"column {shown(attribute.name)} holds dates",
                 found="ARFF type: date",
-                hint=f"convert it to a number, or use `--drop {attribute.name}`",
+                hint=f"convert it to a number, or use `--drop {escaped(attribute.name)}`",
             )
         return "text"
 

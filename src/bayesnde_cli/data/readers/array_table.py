@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from bayesnde_cli.data.readers.source import Source
+from bayesnde_cli.data.readers.source import Source, escaped
 from bayesnde_cli.data.readers.table import (
     MAX_BATCH_ROWS,
     Kind,
@@ -138,7 +138,7 @@ def not_numbers(source: Source, name: str) -> BadInput:
     return BadInput(
         f"column {shown(name)} holds text in {source.name} and numbers in a file before it",
         found="type: text",
-        hint=f"use `--type {name}=categorical`, or give files of equal types",
+        hint=f"use `--type {escaped(name)}=categorical`, or give files of equal types",
     )
 
 

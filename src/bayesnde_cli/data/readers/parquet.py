@@ -59,10 +59,16 @@ class ParquetTable(Table):
         try:
             with pq.ParquetFile(self.source.path) as file:
                 for batch in file.iter_batches(MAX_BATCH_ROWS, columns=list(kinds)):
-                    columns = [_cast(batch.column(name), kind) for name, kind in kinds.items()]
+                    columns = [self._cast(name, batch.column(name), kind) for name, kind in kinds.items()]
                     yield pa.RecordBatch.from_arrays(columns, schema=schema)
         except (pa.ArrowInvalid, OSError) as error:
             raise self.source.damaged("Parquet file", error) from error
+
+    def _cast(self, name: str, column: pa.Array, kind: Kind) -> pa.Array:
+        try:
+            return _cast(column, kind)
+        except pa.ArrowNotImplementedError as error:
+            raise self._refused(name, f"use `--drop {escaped(name)}`") from error
 
     def _kind(self, name: str) -> Kind | None:
         self._refuse_nested(name)

@@ -35,8 +35,10 @@ class Table(ABC):
         chosen = self.names if columns is None else tuple(columns)
         if not chosen:
             raise ValueError("a table is read by at least one column")
+        known = frozenset(self.names)
         for name in (*chosen, *as_text):
-            self._require(name)
+            if name not in known:
+                raise self._no_column(name)
         found = self.kinds([name for name in chosen if name not in as_text])
         # a column without any cell is a column of missing numbers
         return self.batches_as({name: found.get(name, "text") or "number" for name in chosen})
@@ -49,12 +51,10 @@ class Table(ABC):
     def batches_as(self, kinds: Mapping[str, Kind]) -> Iterator[pa.RecordBatch]:
         """Record batches of the columns of `kinds`, in its order, delivered as the kind says."""
 
-    def _require(self, name: str) -> None:
-        if name in self.names:
-            return
+    def _no_column(self, name: str) -> BadInput:
         near = get_close_matches(name, self.names, n=1)
         hint = f"did you mean {shown(near[0])}?" if near else "use one of these names"
-        raise BadInput(f"there is no column {shown(name)}", found=f"columns: {listed(self.names)}", hint=hint)
+        return BadInput(f"there is no column {shown(name)}", found=f"columns: {listed(self.names)}", hint=hint)
 
 
 def schema_of(kinds: Mapping[str, Kind]) -> pa.Schema:

@@ -11,10 +11,15 @@ from bayesnde_cli.data.readers.cells import NotANumber, cleaned, kind_of, number
 from bayesnde_cli.data.readers.source import Source, escaped
 from bayesnde_cli.data.readers.table import Kind, Table, schema_of, shown, slices
 from bayesnde_cli.data.readers.text_format import TextLayout
-from bayesnde_cli.data.readers.text_stream import OpenQuote, decoded, record_blocks, whole_lines
+from bayesnde_cli.data.readers.text_stream import (
+    EndlessRecord,
+    RecordLayout,
+    decoded,
+    endless,
+    record_blocks,
+    whole_lines,
+)
 from bayesnde_cli.errors import BadInput
-
-MAX_SHOWN_BYTES = 400  # enough for the characters that a message shows
 
 
 class TextTable(Table):
@@ -102,8 +107,9 @@ class TextTable(Table):
                     for batch in self._parsed_block(block, columns, next_row):
                         next_row += batch.num_rows
                         yield batch
-            except OpenQuote as error:
-                raise self._open_quote(next_row, error.start) from error
+            except EndlessRecord as error:
+                place = self.source.row(next_row) if next_row else f"the header of {self.source.name}"
+                raise endless(place, error) from error
 
     def _blocks(self, raw: BinaryIO) -> Iterator[bytes]:
         layout = self.layout
@@ -111,17 +117,20 @@ class TextTable(Table):
         chunks = decoded(self.source, raw, layout.encoding)
         if layout.rewrite is not None:
             chunks = whole_lines(chunks, layout.rewrite)
-        return record_blocks(chunks, layout.delimiter, layout.quote)
+        return record_blocks(chunks, RecordLayout(layout.delimiter, layout.quote, layout.is_padded))
 
     def _parsed_block(self, block: bytes, columns: Sequence[str], first_row: int) -> list[pa.RecordBatch]:
         layout = self.layout
-        fields = [f"f{index}" for index in range(len(self.names))]  # free of the user's odd names
+        # names of our own, so that the user's cannot mean anything to the parser
+        fields = {name: f"f{index}" for index, name in enumerate(self.names)}
         wrong = _WrongRow(self.source, first_row)
         try:
             table = pyarrow.csv.read_csv(
                 pa.BufferReader(block),
                 # one thread: only then does the parser number the rows that it refuses
-                read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=len(block), column_names=fields),
+                read_options=pyarrow.csv.ReadOptions(
+                    use_threads=False, block_size=len(block), column_names=list(fields.values())
+                ),
                 parse_options=pyarrow.csv.ParseOptions(
                     delimiter=layout.delimiter,
                     quote_char=layout.quote or False,
@@ -129,21 +138,13 @@ class TextTable(Table):
                     invalid_row_handler=wrong,
                 ),
                 convert_options=pyarrow.csv.ConvertOptions(
-                    column_types=dict.fromkeys(fields, pa.string()),
-                    include_columns=[fields[self.names.index(name)] for name in columns],
+                    column_types=dict.fromkeys(fields.values(), pa.string()),
+                    include_columns=[fields[name] for name in columns],
                 ),
             )
         except pa.ArrowInvalid as error:
             raise wrong.error or self.source.damaged("text file", error) from error
         return [batch for batch in table.to_batches() if batch.num_rows]
-
-    def _open_quote(self, row: int, start: bytes) -> BadInput:
-        place = self.source.row(row) if row else f"the header of {self.source.name}"
-        return BadInput(
-            f"{place} opens a quote that is not closed",
-            found=f"row: {shown(start[:MAX_SHOWN_BYTES].decode(errors='replace').rstrip())}",
-            hint='close it; if the character does not quote cells here, use `--quote ""`',
-        )
 
 
 class _WrongRow:

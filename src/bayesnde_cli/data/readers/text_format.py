@@ -10,11 +10,19 @@ from bayesnde_cli.data.readers.encoding import encoding_of
 from bayesnde_cli.data.readers.records import WHITE_SPACE, records_of, sample_of
 from bayesnde_cli.data.readers.source import Source
 from bayesnde_cli.data.readers.table import duplicates, listed, made_up_names, shown
-from bayesnde_cli.data.readers.text_stream import decoded, one_tab_between, without_padding
+from bayesnde_cli.data.readers.text_stream import (
+    MAX_RECORD_BYTES,
+    EndlessRecord,
+    decoded,
+    endless,
+    one_tab_between,
+    padded_cell,
+)
 from bayesnde_cli.errors import BadInput
 
 SAMPLE_BYTES = 4 << 20
 
+LINE_BREAK = re.compile(r"\r\n|\r|\n")
 DECIMAL_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+(?:[eE][+-]?[0-9]+)?")
 DECIMAL_POINT = re.compile(r"[+-]?[0-9]*\.[0-9]+(?:[eE][+-]?[0-9]+)?")
 
@@ -64,7 +72,8 @@ class TextLayout:
     encoding: str
     missing: tuple[str, ...]
     description: str
-    # Turns whole lines into lines that the parser can read: white space into tabs and the like.
+    is_padded: bool = False  # blanks may stand before a quote that opens a cell
+    # Turns whole lines into lines that the parser can read: white space into tabs, ARFF into CSV.
     rewrite: Callable[[str], str] | None = None
     n_skipped_bytes: int = 0  # what stands before the first row, such as the header of an ARFF file
 
@@ -72,11 +81,7 @@ class TextLayout:
 def find_layout(source: Source, text: TextFormat) -> TextLayout:
     """The layout of a delimited text from its first lines; what `text` says is taken as it is."""
     encoding = encoding_of(source, text.encoding)
-    with source.open() as stream:
-        chunks = decoded(source, stream, encoding, chunk_bytes=SAMPLE_BYTES)
-        first = next(chunks, "")
-        is_whole = next(chunks, None) is None
-    sample = sample_of(first, is_whole=is_whole)
+    sample, is_whole = _sample(source, encoding)
     quote = find_quote(sample) if text.quote is None else text.quote
     delimiter = text.delimiter or find_delimiter(sample, quote, text.decimal)
     records = records_of(sample, delimiter, quote)
@@ -84,7 +89,7 @@ def find_layout(source: Source, text: TextFormat) -> TextLayout:
         raise BadInput(f"{source.name} is empty", found="no text", hint="give a file that holds a table")
     decimal = text.decimal or _decimal(records, delimiter)
     has_header = _has_header(records, decimal) if text.header is None else text.header
-    if has_header and len(records) == 1 and is_whole:
+    if has_header and is_whole and sum(bool(line.strip()) for line in sample.split("\n")) == 1:
         raise BadInput(
             f"{source.name} holds a header and no rows",
             found=f"header: {listed(records[0])}",
@@ -99,15 +104,23 @@ def find_layout(source: Source, text: TextFormat) -> TextLayout:
         encoding=encoding,
         missing=(*MISSING_TOKENS, *text.missing),
         description=_description(source, delimiter, len(records[0]), has_header, decimal, encoding),
-        rewrite=_rewrite(sample, delimiter, quote),
+        is_padded=bool(quote) and delimiter != WHITE_SPACE and bool(padded_cell(delimiter, quote).search(sample)),
+        rewrite=one_tab_between(quote) if delimiter == WHITE_SPACE else None,
     )
 
 
-def _rewrite(sample: str, delimiter: str, quote: str) -> Callable[[str], str] | None:
-    if delimiter == WHITE_SPACE:
-        return one_tab_between(quote)
-    padding = without_padding(delimiter, quote) if quote else None
-    return padding if padding is not None and padding(sample) != sample else None
+def _sample(source: Source, encoding: str) -> tuple[str, bool]:
+    """The first lines of the text, two of them at least, and whether that is all of it."""
+    text, is_whole = "", True
+    with source.open() as stream:
+        for chunk in decoded(source, stream, encoding, chunk_bytes=SAMPLE_BYTES):
+            if len(LINE_BREAK.findall(text)) > 1:
+                is_whole = False
+                break
+            text += chunk
+            if len(text) > MAX_RECORD_BYTES and not LINE_BREAK.search(text):
+                raise endless(f"the first row of {source.name}", EndlessRecord(text.encode(), is_in_quotes=False))
+    return sample_of(text, is_whole=is_whole), is_whole
 
 
 def _decimal(records: Sequence[Sequence[str]], delimiter: str) -> str:

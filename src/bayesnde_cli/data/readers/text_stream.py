@@ -3,26 +3,47 @@
 import codecs
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import BinaryIO
 
 from bayesnde_cli.data.readers.source import Source
+from bayesnde_cli.data.readers.table import shown
 from bayesnde_cli.errors import BadInput
 
 BLOCK_BYTES = 8 << 20
-MAX_RECORD_BYTES = 4 * BLOCK_BYTES  # past this a quote has been left open
+MAX_RECORD_BYTES = 4 * BLOCK_BYTES
+MAX_SHOWN_BYTES = 400  # enough for the characters that a message shows
 
 
-class OpenQuote(Exception):
-    """A record that does not end; carries its first bytes."""
+class EndlessRecord(Exception):
+    """A record that runs to the end of the text or past all bounds; carries its bytes."""
 
-    def __init__(self, start: bytes) -> None:
-        super().__init__(start)
-        self.start = start
+    def __init__(self, record: bytes, *, is_in_quotes: bool) -> None:
+        super().__init__(record)
+        self.record = record
+        self.is_in_quotes = is_in_quotes
 
 
-def record_blocks(chunks: Iterator[str], delimiter: str, quote: str) -> Iterator[bytes]:
-    """The text in blocks that end with a record; `OpenQuote` where a record has no end."""
-    end_of_records = _end_of_records(delimiter, quote)
+@dataclass(frozen=True)
+class RecordLayout:
+    """What decides where a record ends."""
+
+    delimiter: str
+    quote: str
+    is_padded: bool = False  # blanks may stand before a quote that opens a cell
+
+
+def record_blocks(chunks: Iterator[str], layout: RecordLayout) -> Iterator[bytes]:
+    """The text in blocks that end with a record; `EndlessRecord` where one has no end."""
+    blocks = _record_blocks(chunks, _end_of_records(layout))
+    if not layout.is_padded:
+        return blocks
+    padded = padded_cell(layout.delimiter, layout.quote)
+    pattern = re.compile(padded.pattern.encode())
+    return (pattern.sub(rb"\1", block) for block in blocks)
+
+
+def _record_blocks(chunks: Iterator[str], end_of_records: Callable[[bytes], int]) -> Iterator[bytes]:
     ready = held = b""
     for chunk in chunks:
         held += chunk.encode()
@@ -34,12 +55,29 @@ def record_blocks(chunks: Iterator[str], delimiter: str, quote: str) -> Iterator
         elif len(held) > MAX_RECORD_BYTES:
             break
     last = held + b"\n" if held else b""  # the last line may lack its end
-    is_open = end_of_records(last) < len(last)
-    ready += b"" if is_open else last
+    is_in_quotes = end_of_records(last) < len(last)
+    is_endless = is_in_quotes or len(held) > MAX_RECORD_BYTES
+    ready += b"" if is_endless else last
     if ready:
         yield ready
-    if is_open:
-        raise OpenQuote(held)
+    if is_endless:
+        raise EndlessRecord(held, is_in_quotes=is_in_quotes)
+
+
+def endless(place: str, error: EndlessRecord) -> BadInput:
+    """What the user is told about a record without end."""
+    start = shown(error.record[:MAX_SHOWN_BYTES].decode(errors="replace").rstrip())
+    if error.is_in_quotes:
+        return BadInput(
+            f"{place} opens a quote that is not closed",
+            found=f"row: {start}",
+            hint='close it; if the character does not quote cells here, use `--quote ""`',
+        )
+    return BadInput(
+        f"{place} has no end",
+        found=[f"row: {start}", f"more than {MAX_RECORD_BYTES >> 20} MiB without a line break"],
+        hint="give a text file with one row per line",
+    )
 
 
 def decoded(source: Source, stream: BinaryIO, encoding: str, *, chunk_bytes: int = BLOCK_BYTES) -> Iterator[str]:
@@ -76,8 +114,7 @@ def one_tab_between(quote: str) -> Callable[[str], str]:
     """A rewrite of lines whose cells stand apart by runs of blanks: one tab between cells, none around them."""
     blanks = re.compile(r"[ \t]+")
     edges = re.compile(r"^\t|\t$", re.MULTILINE)
-    mark = re.escape(quote)
-    cell = re.compile(rf"{mark}(?:[^{mark}]|{mark}{mark})*{mark}(?=[ \t]|$)|[^ \t]+" if quote else r"[^ \t]+")
+    cell = re.compile(rf"{_quoted(quote)}(?=[ \t]|$)|[^ \t]+" if quote else r"[^ \t]+")
 
     def rewrite(lines: str) -> str:
         lines = lines.replace("\r\n", "\n").replace("\r", "\n")
@@ -88,16 +125,10 @@ def one_tab_between(quote: str) -> Callable[[str], str]:
     return rewrite
 
 
-def without_padding(delimiter: str, quote: str) -> Callable[[str], str]:
-    """A rewrite that drops blanks between a delimiter and a quote, behind which no parser sees the quote."""
-    mark = re.escape(quote)
-    blanks = " " if delimiter == "\t" else r"[ \t]"
-    # whole quoted cells are matched first and kept: what stands inside them is theirs
-    pattern = re.compile(
-        rf"({mark}(?:[^{mark}\r\n]|{mark}{mark})*{mark})|(?:^|(?<={re.escape(delimiter)})){blanks}+(?={mark})",
-        re.MULTILINE,
-    )
-    return lambda lines: pattern.sub(lambda match: match.group(1) or "", lines)
+def padded_cell(delimiter: str, quote: str) -> re.Pattern[str]:
+    """A quoted cell with blanks before its quote, behind which no parser sees that quote; the cell is group 1."""
+    blanks = _blanks(delimiter)
+    return re.compile(rf"(?<![^{re.escape(delimiter)}\r\n]){blanks}++({_quoted(quote)})")
 
 
 def whole_lines(chunks: Iterator[str], rewrite: Callable[[str], str]) -> Iterator[str]:
@@ -114,24 +145,37 @@ def whole_lines(chunks: Iterator[str], rewrite: Callable[[str], str]) -> Iterato
         yield rewrite(held)
 
 
-def _end_of_records(delimiter: str, quote: str) -> Callable[[bytes], int]:
+def _end_of_records(layout: RecordLayout) -> Callable[[bytes], int]:
     """The function that finds where the last whole record of a text ends, line breaks in quotes left alone.
 
     A quote counts only at the start of a cell; all repeats are possessive, so a match takes linear time.
     """
-    if not quote:
-        return lambda text: max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
-    d, q = re.escape(delimiter), re.escape(quote)
+    if not layout.quote:
+        return _after_last_line_break
+    d, q = re.escape(layout.delimiter), re.escape(layout.quote)
+    opening = f"{_blanks(layout.delimiter)}*+" if layout.is_padded else ""
     line_end = r"(?:\r\n?|\n)"
-    quoted = rf"{q}[^{q}]*+(?:{q}{q}[^{q}]*+)*+{q}[^{d}\r\n]*+"
-    cell = rf"(?:{quoted}|(?!{q})[^{d}\r\n]*+)"
+    cell = rf"(?:{opening}{_quoted(layout.quote)}[^{d}\r\n]*+|(?!{opening}{q})[^{d}\r\n]*+)"
     record = rf"{cell}(?:{d}{cell})*+{line_end}"
     whole_records = re.compile(rf"(?:[^{q}\r\n]*+{line_end}|{record})*+".encode())
 
     def end_of_records(text: bytes) -> int:
-        if quote.encode() not in text:
-            return max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+        if layout.quote.encode() not in text:
+            return _after_last_line_break(text)
         match = whole_records.match(text)
         return match.end() if match else 0
 
     return end_of_records
+
+
+def _after_last_line_break(text: bytes) -> int:
+    return max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+
+
+def _quoted(quote: str) -> str:
+    q = re.escape(quote)
+    return rf"{q}[^{q}]*+(?:{q}{q}[^{q}]*+)*+{q}"
+
+
+def _blanks(delimiter: str) -> str:
+    return "[ ]" if delimiter == "\t" else r"[ \t]"

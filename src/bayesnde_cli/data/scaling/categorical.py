@@ -9,6 +9,7 @@ import numpy as np
 from bayesnde_cli.data.scaling.cells import (
     HALF_LOG_TWO_PI,
     Cells,
+    Counts,
     background_weight,
     chunks,
     sums_before,
@@ -76,8 +77,8 @@ def fit_categorical(
         found = max(len(counts), len(validation_counts)) - 1
         raise ValueError(f"expected codes from 0 to {n_categories - 1}, got {found}")
     uniform = np.full(n_categories, 1.0 / n_categories)
-    weight = background_weight(counts.astype(np.float64), validation_counts.astype(np.float64), uniform)
-    return CategoricalMarginal(counts.astype(np.float64), rounded_number(weight), narrow(noise or Noise()))
+    weight, _ = background_weight(Counts(as_float(counts), as_float(validation_counts)), uniform)
+    return CategoricalMarginal(as_float(counts), rounded_number(weight), narrow(noise or Noise()))
 
 
 def categorical_from_json(stored: dict[str, Any]) -> CategoricalMarginal:

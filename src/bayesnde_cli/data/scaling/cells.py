@@ -22,7 +22,7 @@ _LEAST_MASS = 1e-300
 # Weights of the background that are tried: 1/(n+1) times powers of the root of 2, up to 1.
 _LADDER = 1.4142135623730951
 # A gain in nats, over all rows, that is not rounding error.
-_LEAST_GAIN = 1e-6
+LEAST_GAIN = 1e-6
 
 
 class Cells(NamedTuple):
@@ -48,6 +48,13 @@ class Cells(NamedTuple):
         return np.clip(fraction, _LEAST_FRACTION, 1.0 - _LEAST_FRACTION)
 
 
+class Counts(NamedTuple):
+    """How often each value occurs. Shapes (C,), over the same values."""
+
+    train: Array
+    validation: Array
+
+
 def chunks(n_rows: int) -> Iterator[slice]:
     for start in range(0, n_rows, _CHUNK):
         yield slice(start, start + _CHUNK)
@@ -64,23 +71,25 @@ def sums_before(mass: Array) -> Array:
     return np.concatenate([np.zeros(1), np.cumsum(mass)[:-1]])
 
 
-def background_weight(train_counts: Array, validation_counts: Array, background: Array) -> float:
-    """The weight of the background next to the training frequencies, in [1/(n+1), 1].
+def background_weight(counts: Counts, background: Array, *, discount: float = 0.0) -> tuple[float, float]:
+    """The weight w of the background in [1/(n+1), 1] that suits unseen rows best, and their log-probability.
 
-    It maximises the log-probability of the validation rows, and of each training row under the frequencies of the
-    others: `sum_v c_v log((1 - w) (c_v - 1)/(n - 1) + w background_v)`. All shapes (C,), over the same values.
+    A value seen c times has the probability `(1 - w) max(c - discount, 0)/total + w background`. The judges are
+    the validation rows, and each training row under the counts of the others, c - 1.
     """
-    n = float(np.sum(train_counts))
-    frequency = train_counts / n
-    without_one = np.maximum(train_counts - 1.0, 0.0) / max(n - 1.0, 1.0)
+    n = float(np.sum(counts.train))
+    kept = np.maximum(counts.train - discount, 0.0)
+    total = max(float(np.sum(kept)), 1.0)
+    left_out = np.maximum(kept - 1.0, 0.0)
     ladder = [1.0 / (n + 1.0)]
     while ladder[-1] < 1.0:
         ladder.append(min(_LADDER * ladder[-1], 1.0))
     best, best_score = 1.0, -np.inf
     for weight in ladder:
-        unseen = validation_counts * np.log((1.0 - weight) * frequency + weight * background)
-        left_out = train_counts * np.log((1.0 - weight) * without_one + weight * background)
-        score = float(np.sum(unseen) + np.sum(left_out))
-        if score > best_score + _LEAST_GAIN:
+        own = (1.0 - weight) / total
+        unseen = counts.validation * np.log(own * kept + weight * background)
+        one_by_one = counts.train * np.log(own * left_out + weight * background)
+        score = float(np.sum(unseen) + np.sum(one_by_one))
+        if score > best_score + LEAST_GAIN:
             best, best_score = weight, score
-    return best
+    return best, best_score

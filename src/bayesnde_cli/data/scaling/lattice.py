@@ -34,8 +34,8 @@ class LatticeMarginal:
     M the distribution function of the background. Every integer has mass, also those never seen.
     """
 
-    values: Array  # (C,) the distinct training values, increasing
-    counts: Array  # (C,)
+    values: Array  # (C,) distinct training values, increasing
+    counts: Array  # (C,) how often each was seen, less the fit's discount
     background: Mixture
     background_weight: float
     noise: Noise
@@ -76,8 +76,7 @@ class LatticeMarginal:
             new = self.values[index] != value[rows]
             if new.any():
                 u[rows][new], log_slope[rows][new] = self._unseen(value[rows][new], fraction[rows][new])
-        log_slope += 0.5 * u * u
-        log_slope += HALF_LOG_TWO_PI - np.log(self.noise.width)
+            log_slope[rows] += 0.5 * u[rows] ** 2 + (HALF_LOG_TWO_PI - np.log(self.noise.width))
         return u, log_slope
 
     def _unseen(self, value: Array, fraction: Array) -> tuple[Array, Array]:
@@ -137,7 +136,7 @@ class LatticeMarginal:
         return {
             "kind": "lattice",
             "values": self.values.tolist(),
-            "counts": [int(count) for count in self.counts],
+            "counts": self.counts.tolist(),
             "background": self.background.to_json(),
             "background_weight": self.background_weight,
             "noise": list(self.noise),

@@ -1,8 +1,8 @@
-"""Fitting a `LatticeMarginal`: counts, a smooth background, and the weight between the two."""
+"""Fitting a `LatticeMarginal`: counts, a smooth background, and how much of each."""
 
 import numpy as np
 
-from bayesnde_cli.data.scaling.cells import background_weight
+from bayesnde_cli.data.scaling.cells import LEAST_GAIN, Counts, background_weight
 from bayesnde_cli.data.scaling.column_map import Array, Noise, as_float, narrow, rounded_number, rounded_place
 from bayesnde_cli.data.scaling.lattice import LatticeMarginal
 from bayesnde_cli.data.scaling.mixture import Mixture, Tail
@@ -14,21 +14,67 @@ _MANY_VALUES = 256
 _FEW_ROWS_PER_VALUE = 16
 _TAIL_WEIGHT = 0.1  # of the Student-t component next to that one Gaussian
 _LEAST_SCALE = 0.5  # half a lattice step, for a column that is constant or nearly so
+_DISCOUNTS = (0.0, 1.0, 4.0, 16.0, 64.0, 256.0, 1024.0)
+# A value seen more than this many times as often as the average value is a spike. Spikes that make up less than this
+# share of the rows are not worth a second fit.
+_SPIKE = 4.0
+_SPIKE_SHARE = 0.02
 _MAX_RANGE = 65_536  # counting by index is quicker than sorting, up to this range
 
 
 def fit_lattice(train_values: Array, validation_values: Array, *, noise: Noise | None = None) -> LatticeMarginal:
-    """The map with the training frequencies; the weight of the background is chosen on rows it has not seen."""
+    """The map whose background, discount and weight between counts and background suit unseen rows best.
+
+    With a discount, a value keeps what it was seen beyond it: the spike at zero of a column of amounts stays a spike,
+    while the amounts, each seen once or twice, are left to the background.
+    """
     train, validation = as_float(train_values), as_float(validation_values)
     if not len(train):
         raise ValueError("expected at least 1 training row, got 0")
-    values, counts = _counted(train)
+    values, train_counts = _counted(train)
+    union, counts = _aligned(values, train_counts, validation)
     if len(values) > _MANY_VALUES or len(values) * _FEW_ROWS_PER_VALUE > len(train):
-        background = fitted_mixture(train, validation)
+        backgrounds = [fitted_mixture(train, validation), *_without_spikes(values, train_counts, validation)]
+        discounts = [discount for discount in _DISCOUNTS if discount < np.max(train_counts)]
     else:
-        background = _single_gaussian(values, counts)
-    weight = _weight(values, counts, validation, background)
-    return LatticeMarginal(values, counts, background, rounded_number(weight), narrow(noise or Noise()))
+        backgrounds = [_single_gaussian(values, train_counts)]
+        discounts = [0.0]
+    best_score = -np.inf
+    for candidate in backgrounds:
+        mass = np.exp(candidate.log_mass(union))
+        for discount in discounts:
+            weight, score = background_weight(counts, mass, discount=discount)
+            if score > best_score + LEAST_GAIN:
+                best_score, best = score, (candidate, discount, weight)
+    background, discount, weight = best
+    is_kept = train_counts > discount
+    return LatticeMarginal(
+        values[is_kept],
+        train_counts[is_kept] - discount,
+        background,
+        rounded_number(weight),
+        narrow(noise or Noise()),
+    )
+
+
+def _aligned(values: Array, train_counts: Array, validation: Array) -> tuple[Array, Counts]:
+    """All values of training and validation rows, and the counts of both. Shapes (C,)."""
+    validation_values, validation_counts = _counted(validation)
+    union = np.union1d(values, validation_values)
+    counts = Counts(np.zeros(len(union)), np.zeros(len(union)))
+    counts.train[np.searchsorted(union, values)] = train_counts
+    counts.validation[np.searchsorted(union, validation_values)] = validation_counts
+    return union, counts
+
+
+def _without_spikes(values: Array, counts: Array, validation: Array) -> list[Mixture]:
+    """The mixture of a column whose spikes are cut down to a few times the mean count; none without spikes."""
+    cap = max(_SPIKE, np.floor(_SPIKE * np.sum(counts) / len(values)))
+    is_spike = counts > cap
+    if np.sum(counts[is_spike]) < _SPIKE_SHARE * np.sum(counts):
+        return []
+    rows = np.repeat(values, np.minimum(counts, cap).astype(np.int64))
+    return [fitted_mixture(rows, validation[~np.isin(validation, values[is_spike])])]
 
 
 def _counted(rows: Array) -> tuple[Array, Array]:
@@ -57,13 +103,3 @@ def _single_gaussian(values: Array, counts: Array) -> Mixture:
         centre=rounded_place(mean, scale),
         scale=scale,
     )
-
-
-def _weight(values: Array, counts: Array, validation: Array, background: Mixture) -> float:
-    """The weight of the background, judged on validation rows and on training rows left out one by one."""
-    validation_values, validation_counts = _counted(validation)
-    union = np.union1d(values, validation_values)
-    train_counts, unseen_counts = np.zeros(len(union)), np.zeros(len(union))
-    train_counts[np.searchsorted(union, values)] = counts
-    unseen_counts[np.searchsorted(union, validation_values)] = validation_counts
-    return background_weight(train_counts, unseen_counts, np.exp(background.log_mass(union)))

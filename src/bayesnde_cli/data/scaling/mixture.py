@@ -26,9 +26,9 @@ _SMALLEST_TAIL = 1e-290
 _FARTHEST = 1e300
 _LOG_FARTHEST = 690.7
 _LARGEST = float(np.finfo(np.float64).max)
-# Newton's method takes 5 to 13 steps; where it leaves its bracket, the bracket is halved. Steps and errors of the
-# size of rounding errors end the search.
-_MAX_STEPS = 80
+# Newton's method takes 5 to 13 steps; where it leaves its bracket or its steps do not shrink, the bracket is halved.
+# Steps and errors of the size of rounding errors end the search.
+_MAX_STEPS = 200
 _ROUNDING = 4e-16
 # Cells narrower than this, in s.d.s of the narrowest component, have the mass `density * width` to 1e-9;
 # a difference of distribution functions would lose those digits.
@@ -182,6 +182,7 @@ class Mixture(NamedTuple):
             low, high = np.minimum(low, z), np.maximum(high, z)
         low, high = np.arcsinh(low), np.arcsinh(high)
         place = 0.5 * (low + high)
+        allowed = high - low
         active = np.arange(len(u))
         for _ in range(_MAX_STEPS):
             at = place[active]
@@ -190,10 +191,15 @@ class Mixture(NamedTuple):
             low[active] = np.where(error <= 0, at, low[active])
             high[active] = np.where(error >= 0, at, high[active])
             newton = at - error * np.exp(-log_slope) / (scale * np.cosh(at))
-            is_inside = (newton >= low[active]) & (newton <= high[active])
-            place[active] = np.where(is_inside, newton, 0.5 * (low[active] + high[active]))
-            is_moving = np.abs(place[active] - at) > _ROUNDING * (1.0 + np.abs(at))
-            active = active[is_moving & (np.abs(error) > _ROUNDING * (1.0 + np.abs(found)))]
+            is_good = (newton >= low[active]) & (newton <= high[active])
+            # Steps must shrink, or Newton's method may circle around a narrow mode for ever.
+            is_good &= np.abs(newton - at) <= allowed[active]
+            following = np.where(is_good, newton, 0.5 * (low[active] + high[active]))
+            is_found = np.abs(error) <= _ROUNDING * (1.0 + np.abs(found))
+            place[active] = np.where(is_found, at, following)
+            step = np.abs(place[active] - at)
+            allowed[active] = 0.5 * step
+            active = active[step > _ROUNDING * (1.0 + np.abs(at))]
             if not len(active):
                 break
         return centre + scale * np.sinh(place)

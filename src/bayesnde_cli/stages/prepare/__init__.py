@@ -111,10 +111,10 @@ def _make(folder: Path, paths: Sequence[Path], config: PrepareConfig, report: Re
     )
 
     row_ids = kept_rows(staged, roles, config, report)
-    facts = survey_features(staged, roles, row_ids, config)
+    facts = survey_features(staged, roles, row_ids, config, report)
     noise = noise_rules(config.dequantize, facts)
     show_features(staged, roles, facts, noise, report)
-    warn_about_features(staged, facts, noise, row_ids, report)
+    warn_about_features(staged, facts, noise, row_ids, seed=config.seed, report=report)
 
     classes, are_whole = condition_classes(staged, roles, row_ids)
     split = assign_splits(staged, roles, row_ids, classes, config)

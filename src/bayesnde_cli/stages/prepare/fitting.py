@@ -65,7 +65,8 @@ def fit_features(
     with report.progress("scaling", len(facts), "columns") as advance:
         for name, fact in facts.items():
             values = feature_values(staged, fact, row_ids)
-            _refuse_constant(values[is_fitting], name)
+            if name not in noise:  # with noise, even one value has a density
+                _refuse_constant(values[is_fitting], name)
             column_map = fit_map(
                 fact,
                 config.scale,

@@ -11,10 +11,14 @@ from bayesnde_cli.data.checks import LINEAR_CHECK_ROWS, count_duplicates, linear
 from bayesnde_cli.data.kinds import ColumnFacts, Kind, asked_kinds, numeric_facts, text_facts
 from bayesnde_cli.data.roles import Roles, listed
 from bayesnde_cli.data.scaling import Noise
+from bayesnde_cli.data.schema import noise_fractions
 from bayesnde_cli.data.splits import MIN_ROWS
 from bayesnde_cli.errors import BadInput
 from bayesnde_cli.stages.prepare.staging import StagedTable
-from bayesnde_cli.stages.reporting import Report, counted
+from bayesnde_cli.stages.reporting import Advance, Report, counted
+
+# A wider table than this is shown by its first columns.
+_MAX_SHOWN = 60
 
 
 def kept_rows(staged: StagedTable, roles: Roles, config: PrepareConfig, report: Report) -> np.ndarray:
@@ -54,17 +58,19 @@ def feature_values(staged: StagedTable, fact: ColumnFacts, row_ids: np.ndarray) 
 
 
 def survey_features(
-    staged: StagedTable, roles: Roles, row_ids: np.ndarray, config: PrepareConfig
+    staged: StagedTable, roles: Roles, row_ids: np.ndarray, config: PrepareConfig, report: Report
 ) -> dict[str, ColumnFacts]:
     """The facts of every feature; a constant one is refused, or left out if the user said so."""
     asked = asked_kinds(config.type, roles.features)
     facts: dict[str, ColumnFacts] = {}
-    for name in roles.features:
-        if staged.is_text(name):
-            words = pc.unique(staged.column(name).take(pa.array(row_ids))).to_pylist()
-            facts[name] = text_facts(name, words, asked.get(name))
-        else:
-            facts[name] = numeric_facts(name, staged.numbers(name)[row_ids], asked.get(name))
+    with report.progress("finding types", len(roles.features), "columns") as advance:
+        for name in roles.features:
+            if staged.is_text(name):
+                words = pc.unique(staged.column(name).take(pa.array(row_ids))).to_pylist()
+                facts[name] = text_facts(name, words, asked.get(name))
+            else:
+                facts[name] = numeric_facts(name, staged.numbers(name)[row_ids], asked.get(name))
+            advance(1)
     constant = [name for name, fact in facts.items() if fact.is_constant]
     if constant and not config.drop_constant:
         raise BadInput(
@@ -86,7 +92,8 @@ def show_features(
 ) -> None:
     """The table of columns that the user sees before anything is written."""
     rows = []
-    for name in roles.used:
+    shown = roles.used if len(roles.used) <= _MAX_SHOWN else roles.used[: _MAX_SHOWN // 2]
+    for name in shown:
         fact = facts.get(name)
         if fact is None:
             rows.append([name, roles.of(name), "text" if staged.is_text(name) else "number", "", "", "", ""])
@@ -99,6 +106,8 @@ def show_features(
         noise_text = f"U({added.low:g}, {added.high:g})" if added else ""
         rows.append([name, roles.of(name), str(fact.kind), f"{fact.n_distinct:,}", low, high, noise_text])
     report.table("columns", ["name", "role", "type", "distinct", "first", "last", "noise"], rows)
+    if len(shown) < len(roles.used):
+        report.note(f"… and {len(roles.used) - len(shown):,} more columns")
     if roles.ignored:
         report.note(f"not used: {listed(roles.ignored)}")
     if noise:
@@ -110,15 +119,12 @@ def show_features(
 
 def warn_about_features(
     staged: StagedTable, facts: Mapping[str, ColumnFacts], noise: Mapping[str, Noise], row_ids: np.ndarray,
-    report: Report,
+    *, seed: int, report: Report,
 ) -> None:  # fmt: skip
     """Warn of what makes a continuous density undefined or misleading."""
     n_rows = len(row_ids)
-
-    def columns() -> Iterator[np.ndarray]:
-        return (feature_values(staged, fact, row_ids) for fact in facts.values())
-
-    n_duplicates = count_duplicates(columns(), n_rows)
+    with report.progress("looking for duplicates", len(facts), "columns") as advance:
+        n_duplicates = count_duplicates(_columns(staged, facts, row_ids, advance), n_rows)
     if n_duplicates and any(fact.kind is Kind.CONTINUOUS for fact in facts.values()):
         report.warn(
             f"{counted(n_duplicates, 'row repeats', 'rows repeat')} an earlier row exactly; where rows repeat, a "
@@ -130,8 +136,7 @@ def warn_about_features(
     bare = [name for name, fact in facts.items() if fact.kind is not Kind.CONTINUOUS and name not in noise]
     if bare:
         report.warn(f"without noise these columns have no density, only spikes: {listed(bare)}; see --dequantize")
-    sample = np.stack([values[:LINEAR_CHECK_ROWS] for values in columns()], axis=1)
-    relations = linear_relations(sample, list(facts))
+    relations = linear_relations(_noisy_sample(staged, facts, noise, row_ids, seed), list(facts))
     for relation in relations:
         report.warn(
             f"column '{relation.column}' is (nearly) a linear function of {listed(relation.others, 4)}: "
@@ -140,6 +145,28 @@ def warn_about_features(
     if relations:
         flags = " ".join(f"--drop '{relation.column}'" for relation in relations)
         report.warn(f"a continuous density is then not defined, and log-densities grow without bound; use {flags}")
+
+
+def _columns(
+    staged: StagedTable, facts: Mapping[str, ColumnFacts], row_ids: np.ndarray, advance: Advance
+) -> Iterator[np.ndarray]:
+    """The features one at a time, (rows,) each."""
+    for fact in facts.values():
+        yield feature_values(staged, fact, row_ids)
+        advance(1)
+
+
+def _noisy_sample(
+    staged: StagedTable, facts: Mapping[str, ColumnFacts], noise: Mapping[str, Noise], row_ids: np.ndarray, seed: int
+) -> np.ndarray:
+    """The first rows as the density sees them, (rows, p): noise can make a dependent column harmless."""
+    first = row_ids[:LINEAR_CHECK_ROWS]
+    columns = []
+    for name, fact in facts.items():
+        values = feature_values(staged, fact, first)
+        fraction = noise_fractions(name, first, seed)
+        columns.append(noise[name].add(values, fraction) if name in noise else values)
+    return np.stack(columns, axis=1)
 
 
 def _refuse_repeated_names(names: pa.ChunkedArray, row_ids: np.ndarray, column: str) -> None:

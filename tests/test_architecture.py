@@ -99,4 +99,4 @@ def test_prepare_does_not_import_tensorflow(tmp_path: Path) -> None:
     example = PACKAGE.parents[1] / "examples" / "data" / "faithful.csv"
     imported = _imported_by(["prepare", str(example)], tmp_path)
     assert "pyarrow" in imported
-    assert imported & {"tensorflow", "keras", "sklearn", "pandas"} == set()
+    assert imported & {"tensorflow", "keras", "sklearn"} == set()

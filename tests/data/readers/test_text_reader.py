@@ -163,3 +163,7 @@ def test_a_few_broken_rows_do_not_hide_the_delimiter() -> None:
 def test_a_cell_longer_than_a_block_is_read() -> None:
     long = "x" * (9 << 20)
     assert columns_of(opened(f'a,b\n1,"{long}\n"\n2,y\n')) == {"a": [1, 2], "b": [long, "y"]}
+
+
+def test_a_delimiter_that_is_usually_a_quote_quotes_nothing() -> None:
+    assert columns_of(opened('a"b\n1"2\n', TextFormat(delimiter='"'))) == {"a": [1], "b": [2]}

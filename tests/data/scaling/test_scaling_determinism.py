@@ -16,6 +16,7 @@ PROGRAM = """
 import json, sys
 import numpy as np
 from bayesnde_cli.data.scaling import fit_categorical, fit_lattice, fit_mixture, fit_standard
+from bayesnde_cli.data.scaling.exponential import portable_exp
 from bayesnde_cli.rng import uniform_at
 
 def uniform(seed, n):  # integer arithmetic: the rows themselves are the same everywhere
@@ -45,6 +46,7 @@ json.dump({
     "maps": {name: column_map.to_json() for name, column_map in maps.items()},
     "scores": {name: u.astype(np.float32).tobytes().hex() for name, (u, _) in scores.items()},
     "exp": np.exp(-bell**2).tobytes().hex(),
+    "portable exp": portable_exp(-bell**2).tobytes().hex(),
 }, sys.stdout)
 """
 
@@ -82,6 +84,10 @@ def test_the_fitted_maps_are_equal_to_the_last_digit(here, plain_processor):
 
 def test_the_scores_are_equal_in_single_precision(here, plain_processor):
     assert plain_processor["scores"] == here["scores"]
+
+
+def test_the_exponential_of_the_fits_is_equal_to_the_last_bit(here, plain_processor):
+    assert plain_processor["portable exp"] == here["portable exp"]
 
 
 def test_the_other_processor_does_compute_otherwise(here, plain_processor):

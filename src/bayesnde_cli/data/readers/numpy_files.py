@@ -1,6 +1,7 @@
 """NPY and NPZ files: never unpickled, read block by block."""
 
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
@@ -16,7 +17,7 @@ from bayesnde_cli.data.readers.table import made_up_names
 from bayesnde_cli.errors import BadInput
 
 READABLE_KINDS = NUMBER_KINDS + "U"
-DAMAGE = (ValueError, EOFError, OSError, SyntaxError, zipfile.BadZipFile, zipfile.zlib.error)  # type: ignore[attr-defined]
+DAMAGE = (ValueError, EOFError, OSError, SyntaxError, zipfile.BadZipFile, zlib.error)
 
 
 def open_npy(source: Source) -> ArrayTable:

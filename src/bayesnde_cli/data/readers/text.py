@@ -102,7 +102,7 @@ class TextTable(Table):
         with self.source.open() as raw:
             try:
                 for block in self._blocks(raw):
-                    if not block.strip():
+                    if not block.strip(b" \r\n"):
                         continue
                     for batch in self._parsed_block(block, columns, next_row):
                         next_row += batch.num_rows

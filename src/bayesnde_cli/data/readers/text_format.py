@@ -15,8 +15,8 @@ from bayesnde_cli.data.readers.text_stream import (
     EndlessRecord,
     decoded,
     endless,
+    is_padded,
     one_tab_between,
-    padded_cell,
 )
 from bayesnde_cli.errors import BadInput
 
@@ -83,6 +83,7 @@ def find_layout(source: Source, text: TextFormat) -> TextLayout:
     encoding = encoding_of(source, text.encoding)
     sample, is_whole = _sample(source, encoding)
     quote = find_quote(sample) if text.quote is None else text.quote
+    quote = "" if quote == text.delimiter else quote
     delimiter = text.delimiter or find_delimiter(sample, quote, text.decimal)
     records = records_of(sample, delimiter, quote)
     if not records:
@@ -104,7 +105,7 @@ def find_layout(source: Source, text: TextFormat) -> TextLayout:
         encoding=encoding,
         missing=(*MISSING_TOKENS, *text.missing),
         description=_description(source, delimiter, len(records[0]), has_header, decimal, encoding),
-        is_padded=bool(quote) and delimiter != WHITE_SPACE and bool(padded_cell(delimiter, quote).search(sample)),
+        is_padded=delimiter != WHITE_SPACE and is_padded(sample, delimiter, quote),
         rewrite=one_tab_between(quote) if delimiter == WHITE_SPACE else None,
     )
 

@@ -38,9 +38,8 @@ def record_blocks(chunks: Iterator[str], layout: RecordLayout) -> Iterator[bytes
     blocks = _record_blocks(chunks, _end_of_records(layout))
     if not layout.is_padded:
         return blocks
-    padded = padded_cell(layout.delimiter, layout.quote)
-    pattern = re.compile(padded.pattern.encode())
-    return (pattern.sub(rb"\1", block) for block in blocks)
+    padded_cell = re.compile(_padded_cell(layout.delimiter, layout.quote).pattern.encode())
+    return (padded_cell.sub(rb"\2", block) for block in blocks)
 
 
 def _record_blocks(chunks: Iterator[str], end_of_records: Callable[[bytes], int]) -> Iterator[bytes]:
@@ -125,10 +124,9 @@ def one_tab_between(quote: str) -> Callable[[str], str]:
     return rewrite
 
 
-def padded_cell(delimiter: str, quote: str) -> re.Pattern[str]:
-    """A quoted cell with blanks before its quote, behind which no parser sees that quote; the cell is group 1."""
-    blanks = _blanks(delimiter)
-    return re.compile(rf"(?<![^{re.escape(delimiter)}\r\n]){blanks}++({_quoted(quote)})")
+def is_padded(text: str, delimiter: str, quote: str) -> bool:
+    """Whether blanks stand before quotes that open cells: no parser sees a quote behind blanks."""
+    return bool(quote) and any(match[1] for match in _padded_cell(delimiter, quote).finditer(text))
 
 
 def whole_lines(chunks: Iterator[str], rewrite: Callable[[str], str]) -> Iterator[str]:
@@ -166,6 +164,12 @@ def _end_of_records(layout: RecordLayout) -> Callable[[bytes], int]:
         return match.end() if match else 0
 
     return end_of_records
+
+
+def _padded_cell(delimiter: str, quote: str) -> re.Pattern[str]:
+    """Blanks at the start of a cell, possibly none, and the whole of the quoted cell behind them."""
+    # cells without blanks are matched, too, so that nothing inside their quotes is
+    return re.compile(rf"(?<![^{re.escape(delimiter)}\r\n])({_blanks(delimiter)}*+)({_quoted(quote)})")
 
 
 def _after_last_line_break(text: bytes) -> int:

@@ -1,7 +1,8 @@
 """exp(x) for x <= 0 from correctly rounded operations only, so that every processor gives the same bits.
 
-`numpy.exp` differs in the last bit between processors, and a hundred EM steps can carry such a bit into the
-ninth digit of a parameter. Addition and multiplication do not differ. With a table at steps of 1/256,
+`numpy.exp` differs in the last bit between processors, and a hundred EM steps make 1e-13 of it. Rounding the
+parameters to nine digits hides that, except where a parameter lies on the edge of a digit: about one in a million.
+Addition and multiplication do not differ at all. With a table at steps of 1/256,
 
     x = k/256 + r,  |r| <= 1/512,     exp(x) = exp(k/256) * (1 + r + r^2/2),
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from types import MappingProxyType
 
+from bayesnde_cli.config import nearest_hint
 from bayesnde_cli.data.simulators.simulator import Simulator
 from bayesnde_cli.errors import BadUsage
 
@@ -78,11 +78,10 @@ def make_simulator(
 
 def _check_options(name: str, given: Mapping[str, bool]) -> None:
     if name not in SIMULATORS:
-        nearest = get_close_matches(name, SIMULATORS, n=1)
         raise BadUsage(
             f"there is no simulator {name!r}",
             found=f"simulators: {', '.join(SIMULATORS)}",
-            hint=f"did you mean {nearest[0]!r}?" if nearest else "choose one of the names above",
+            hint=nearest_hint(name, list(SIMULATORS), "choose one of the names above"),
         )
     for option, is_given in given.items():
         if is_given and option not in SIMULATORS[name].options:

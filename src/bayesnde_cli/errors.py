@@ -22,6 +22,11 @@ EXIT_CODES: dict[int, str] = {
 }
 
 
+def escaped(text: str, keep: str = "") -> str:
+    """The text with control characters spelled out, so that no cell or column name can steer a terminal."""
+    return "".join(char if char.isprintable() or char in keep else repr(char)[1:-1] for char in text)
+
+
 class BayesndeError(Exception):
     """A mistake with a message in three parts: what, found, way out."""
 

@@ -126,7 +126,7 @@ CASES = [
     BadInputCase("another zip archive", _bytes(_zip("letter.txt"), name="data.zip")),
     BadInputCase("HDF5", _bytes(b"\x89HDF\r\n\x1a\n" + bytes(100), name="data.h5")),
     BadInputCase("truncated gzip", _bytes(gzip.compress(good_csv().encode())[:-20], name="data.csv.gz")),
-    BadInputCase("stdin together with a file", lambda folder: ["prepare", "-", "data.csv"]),
+    BadInputCase("stdin twice", lambda folder: ["prepare", "-", "-"]),
     # Text
     BadInputCase("bytes that are not the asked encoding", _text("x,y\n" + "é,1\n" * 60, "--encoding", "ascii")),
     BadInputCase("an unknown encoding", _text(good_csv(), "--encoding", "utf-7000")),
@@ -134,7 +134,7 @@ CASES = [
     BadInputCase("a row with too few cells", _text(good_csv() + "1\n")),
     BadInputCase("a quote that is never closed", _text(good_csv() + '1,2,"a\n')),
     BadInputCase("duplicate column names", _text(good_csv("x,y,x"))),
-    BadInputCase("an empty column name", _text(good_csv("x,,k"))),
+    BadInputCase("a name made up for an empty one that is taken", _text(good_csv("c2,,k"))),
     BadInputCase("a separator of two characters", _text(good_csv(), "--delimiter", "::")),
     BadInputCase("text in a numeric column", _cell(17, 0, "oops")),
     BadInputCase("an infinity", _cell(42, 1, "inf")),

@@ -10,7 +10,6 @@ from bayesnde_cli.errors import BadUsage
 
 DEFAULT_ROOT = Path("run")
 TEST_SET = "test"
-SPLITS = ("train", "validation", "test")
 
 
 class Stage(NamedTuple):
@@ -87,8 +86,6 @@ class RunLayout:
 
     def split_file(self, split: str) -> Path:
         """The rows of `train`, `validation` or `test`."""
-        if split not in SPLITS:
-            raise ValueError(f"split {split!r}")
         return self.stage_dir("prepare") / f"{split}.parquet"
 
     def schema_file(self) -> Path:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from bayesnde_cli.errors import escaped
 from bayesnde_cli.stages.reporting import Advance
 
 # Without a terminal, a line of progress at most this often (seconds).
@@ -18,11 +19,8 @@ _YELLOW, _RED, _BOLD, _RESET = "\x1b[33m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
 
 def printable(text: str) -> str:
-    """The text with control characters escaped, so that no cell or column name can steer a terminal."""
-    return "".join(
-        char if char in "\n\t" or (char.isprintable() or (char.isspace() and ord(char) > 0xA0)) else repr(char)[1:-1]
-        for char in text
-    )
+    """The text with control characters spelled out, lines kept."""
+    return escaped(text, keep="\n\t")
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -117,7 +117,7 @@ def test_no_rows() -> None:
 
 def test_a_row_with_a_wrong_number_of_cells() -> None:
     assert message("@relation r\n@attribute a real\n@attribute b real\n@data\n1,2\n% x\n3\n") == (
-        "error: row 2 has 1 cells instead of 2\n  row: '3'\nhint: correct the row, or set `--delimiter` and `--quote`"
+        "error: row 2 has 1 cell instead of 2\n  row: '3'\nhint: correct the row, or set `--delimiter` and `--quote`"
     )
 
 

@@ -83,5 +83,5 @@ def test_names_in_a_later_file_only() -> None:
     assert message("1,2\n", "a,b\n1,2\n") == (
         "error: b.csv names its columns and a.csv does not\n"
         "  names: 'a', 'b'\n"
-        "hint: give the file with the names first, or use `--header` or `--no-header` for all files"
+        "hint: give the file with the names first, or use `--header yes` or `--header no` for all files"
     )

@@ -96,15 +96,15 @@ def test_names_that_occur_twice() -> None:
     assert message("a,b,a,b,c\n1,2,3,4,5\n") == (
         "error: a.csv has several columns of one name\n"
         "  more than once: 'a', 'b'\n"
-        "hint: rename them; if the first line is data, use `--no-header`"
+        "hint: rename them; if the first line is data, use `--header no`"
     )
 
 
-def test_an_empty_name() -> None:
-    assert message("a, ,b\n1,2,3\n", header=True) == (
-        "error: column 2 of a.csv has an empty name\n"
-        "  header: 'a', '', 'b'\n"
-        "hint: name the column; if the first line is data, use `--no-header`"
+def test_an_empty_name_becomes_one_by_position_unless_that_is_taken() -> None:
+    assert message("a, ,c2\n1,2,3\n") == (
+        "error: a.csv has several columns of one name\n"
+        "  more than once: 'c2'\n"
+        "hint: rename them; if the first line is data, use `--header no`"
     )
 
 
@@ -112,7 +112,7 @@ def test_a_header_without_rows() -> None:
     assert message("a,b\n") == (
         "error: a.csv holds a header and no rows\n"
         "  header: 'a', 'b'\n"
-        "hint: give a file with rows; if this line is data, use `--no-header`"
+        "hint: give a file with rows; if this line is data, use `--header no`"
     )
 
 

@@ -24,7 +24,7 @@ from bayesnde_cli.data.readers.text import TextTable
 from bayesnde_cli.data.readers.text_format import TextFormat, find_layout
 from bayesnde_cli.errors import BadInput
 
-__all__ = ["MAX_BATCH_ROWS", "Table", "TextFormat", "open_table"]
+__all__ = ["MAX_BATCH_ROWS", "Source", "Table", "TextFormat", "open_sources", "open_table", "sources_of"]
 
 DEFAULT_TEXT = TextFormat()
 
@@ -33,12 +33,21 @@ def open_table(
     paths: Sequence[Path | Literal["-"]], text: TextFormat = DEFAULT_TEXT, *, stdin: BinaryIO | None = None
 ) -> Table:
     """The table of the files, one below the other; `text` overrides what is found about delimited text."""
+    return open_sources(sources_of(paths, stdin=stdin), text)
+
+
+def sources_of(paths: Sequence[Path | Literal["-"]], *, stdin: BinaryIO | None = None) -> list[Source]:
+    """The bytes behind the paths; pipes and standard input are spooled to files that go with the sources."""
     if not paths:
         raise BadInput("no file to read", found="an empty list of files", hint="give a file, or - for a pipe")
     if sum(str(path) == "-" for path in paths) > 1:
         raise BadInput("standard input is given twice", found="- and -", hint="give - once")
     is_one_of_several = len(paths) > 1
-    sources = [source_of(path, stdin=stdin, is_one_of_several=is_one_of_several) for path in paths]
+    return [source_of(path, stdin=stdin, is_one_of_several=is_one_of_several) for path in paths]
+
+
+def open_sources(sources: Sequence[Source], text: TextFormat = DEFAULT_TEXT) -> Table:
+    """The table of the sources, one below the other."""
     return together([(source.name, _table(source, text)) for source in sources])
 
 

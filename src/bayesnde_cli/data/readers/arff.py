@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bayesnde_cli.data.readers.encoding import encoding_of
-from bayesnde_cli.data.readers.source import Source, escaped
+from bayesnde_cli.data.readers.source import Source
 from bayesnde_cli.data.readers.table import Kind, duplicates, listed, shown
 from bayesnde_cli.data.readers.text import TextTable
 from bayesnde_cli.data.readers.text_format import TextFormat, TextLayout
-from bayesnde_cli.errors import BadInput
+from bayesnde_cli.errors import BadInput, escaped
 
 NUMERIC_TYPES = ("numeric", "real", "integer")
 MISSING_TOKENS = ("?", "")  # "NA" or "None" may be declared values here

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from bayesnde_cli.data.readers.source import Source, escaped
+from bayesnde_cli.data.readers.source import Source
 from bayesnde_cli.data.readers.table import (
     MAX_BATCH_ROWS,
     Kind,
@@ -17,7 +17,7 @@ from bayesnde_cli.data.readers.table import (
     schema_of,
     shown,
 )
-from bayesnde_cli.errors import BadInput
+from bayesnde_cli.errors import BadInput, escaped
 
 BLOCK_CELLS = 4 << 20  # 32 MiB as float64: images have many columns
 NUMBER_KINDS = "biuf"  # numpy's letters for bool, integers and floats

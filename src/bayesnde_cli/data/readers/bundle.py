@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 from bayesnde_cli.data.readers.array_table import NUMBER_KINDS, ArrayTable, Piece, ReadableArray
 from bayesnde_cli.data.readers.idx import shape_text
-from bayesnde_cli.data.readers.source import Source, escaped
+from bayesnde_cli.data.readers.source import Source
 from bayesnde_cli.data.readers.table import made_up_names
-from bayesnde_cli.errors import BadInput
+from bayesnde_cli.errors import BadInput, escaped
 
 
 def bundle(

@@ -8,7 +8,7 @@ import pyarrow.types as pt
 
 from bayesnde_cli.data.readers.array_table import not_numbers
 from bayesnde_cli.data.readers.cells import nan_as_null
-from bayesnde_cli.data.readers.source import Source, escaped
+from bayesnde_cli.data.readers.source import Source
 from bayesnde_cli.data.readers.table import (
     MAX_BATCH_ROWS,
     Kind,
@@ -18,7 +18,7 @@ from bayesnde_cli.data.readers.table import (
     schema_of,
     shown,
 )
-from bayesnde_cli.errors import BadInput
+from bayesnde_cli.errors import BadInput, escaped
 
 
 class ParquetTable(Table):

@@ -82,7 +82,7 @@ def _require_same_columns(first_name: str, first: Table, name: str, table: Table
         raise BadInput(
             f"{name} names its columns and {first_name} does not",
             found=f"names: {listed(table.names)}",
-            hint="give the file with the names first, or use `--header` or `--no-header` for all files",
+            hint="give the file with the names first, or use `--header yes` or `--header no` for all files",
         )
     elif len(table.names) != len(first.names):
         raise BadInput(

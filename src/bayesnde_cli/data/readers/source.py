@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from bayesnde_cli.errors import BadInput
+from bayesnde_cli.errors import BadInput, escaped
 
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP_ERRORS = (EOFError, gzip.BadGzipFile, zlib.error)
@@ -96,11 +96,6 @@ def source_of(path: Path | str, *, stdin: BinaryIO | None, is_one_of_several: bo
     with path.open("rb") as pipe:  # a pipe can be read only once
         spooled = _spooled(pipe)
     return _owning(spooled, name, is_one_of_several=is_one_of_several)
-
-
-def escaped(text: str) -> str:
-    """The text with control characters and terminal escapes spelled out, without quotes."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def _folder(path: Path) -> str:

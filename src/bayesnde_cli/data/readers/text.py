@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from bayesnde_cli.data.readers.cells import NotANumber, cleaned, kind_of, numbers
-from bayesnde_cli.data.readers.source import Source, escaped
+from bayesnde_cli.data.readers.source import Source
 from bayesnde_cli.data.readers.table import Kind, Table, schema_of, shown, slices
 from bayesnde_cli.data.readers.text_format import TextLayout
 from bayesnde_cli.data.readers.text_stream import (
@@ -19,7 +19,7 @@ from bayesnde_cli.data.readers.text_stream import (
     record_blocks,
     whole_lines,
 )
-from bayesnde_cli.errors import BadInput
+from bayesnde_cli.errors import BadInput, escaped
 
 
 class TextTable(Table):
@@ -160,8 +160,9 @@ class _WrongRow:
             self.first_row -= 1
             return "skip"
         number = self.first_row + row.number - 1
+        cells = "cell" if row.actual_columns == 1 else "cells"
         self.error = BadInput(
-            f"{self.source.row(number)} has {row.actual_columns} cells instead of {row.expected_columns}",
+            f"{self.source.row(number)} has {row.actual_columns} {cells} instead of {row.expected_columns}",
             found=f"row: {shown(row.text)}",
             hint="correct the row, or set `--delimiter` and `--quote`",
         )

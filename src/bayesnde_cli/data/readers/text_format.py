@@ -94,7 +94,7 @@ def find_layout(source: Source, text: TextFormat) -> TextLayout:
         raise BadInput(
             f"{source.name} holds a header and no rows",
             found=f"header: {listed(records[0])}",
-            hint="give a file with rows; if this line is data, use `--no-header`",
+            hint="give a file with rows; if this line is data, use `--header no`",
         )
     return TextLayout(
         names=_names(source, records[0]) if has_header else made_up_names(len(records[0])),
@@ -134,30 +134,27 @@ def _decimal(records: Sequence[Sequence[str]], delimiter: str) -> str:
 
 def _has_header(records: Sequence[Sequence[str]], decimal: str) -> bool:
     first, below = records[0], records[1:]
-    if any(not cell or is_number(cell, decimal) for cell in first):
+    # A name may be empty: tables with an unnamed index column are common.
+    if not any(first) or any(is_number(cell, decimal) for cell in first):
         return False
     columns = [[record[index] for record in below if index < len(record)] for index in range(len(first))]
     filled = [[cell for cell in column if cell not in MISSING_TOKENS] for column in columns]
     if any(2 * sum(is_number(cell, decimal) for cell in column) > len(column) for column in filled):
         return True
-    return not any(name in column for name, column in zip(first, columns, strict=True))
+    return not any(name in column for name, column in zip(first, columns, strict=True) if name)
 
 
 def _names(source: Source, header: Sequence[str]) -> tuple[str, ...]:
-    again = duplicates(header)
-    if "" in header:
-        raise BadInput(
-            f"column {header.index('') + 1} of {source.name} has an empty name",
-            found=f"header: {listed(header)}",
-            hint="name the column; if the first line is data, use `--no-header`",
-        )
+    """The names of the header; an empty one becomes c1, c2, ... by its position."""
+    names = tuple(name or made_up for name, made_up in zip(header, made_up_names(len(header)), strict=True))
+    again = duplicates(names)
     if again:
         raise BadInput(
             f"{source.name} has several columns of one name",
             found=f"more than once: {listed(again)}",
-            hint="rename them; if the first line is data, use `--no-header`",
+            hint="rename them; if the first line is data, use `--header no`",
         )
-    return tuple(header)
+    return names
 
 
 def _description(source: Source, delimiter: str, n_columns: int, has_header: bool, decimal: str, encoding: str) -> str:

@@ -88,6 +88,8 @@ def decoded(source: Source, stream: BinaryIO, encoding: str, *, chunk_bytes: int
         try:
             text = decoder.decode(raw, final=not raw)
         except UnicodeDecodeError as error:
+            if b"\0" in raw and not encoding.startswith("utf-16"):
+                raise _binary(source) from error
             wrong = error.object[error.start : error.start + 8]
             raise BadInput(
                 f"{source.name} is not {encoding} text",
@@ -95,11 +97,7 @@ def decoded(source: Source, stream: BinaryIO, encoding: str, *, chunk_bytes: int
                 hint="set `--encoding`, for example `--encoding latin-1`",
             ) from error
         if "\0" in text:
-            raise BadInput(
-                f"{source.name} is not text",
-                found="NUL bytes, as in binary files",
-                hint="give CSV, Parquet, NPY, NPZ, MAT, IDX or ARFF; for UTF-16 text set `--encoding utf-16`",
-            )
+            raise _binary(source)
         if is_first:
             text = text.removeprefix("\ufeff")
             is_first = False
@@ -107,6 +105,14 @@ def decoded(source: Source, stream: BinaryIO, encoding: str, *, chunk_bytes: int
             yield text
         if not raw:
             return
+
+
+def _binary(source: Source) -> BadInput:
+    return BadInput(
+        f"{source.name} is not text",
+        found="NUL bytes, as in binary files",
+        hint="give CSV, Parquet, NPY, NPZ, MAT, IDX or ARFF; for UTF-16 text set `--encoding utf-16`",
+    )
 
 
 def one_tab_between(quote: str) -> Callable[[str], str]:

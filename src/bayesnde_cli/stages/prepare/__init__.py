@@ -19,10 +19,9 @@ from bayesnde_cli.artifacts.tables import count_rows
 from bayesnde_cli.config import PrepareConfig
 from bayesnde_cli.data.features import noise_rules
 from bayesnde_cli.data.kinds import Kind, asked_kinds
-from bayesnde_cli.data.readers import TextFormat, open_table
+from bayesnde_cli.data.readers import Source, TextFormat, open_sources, sources_of
 from bayesnde_cli.data.roles import assign_roles
 from bayesnde_cli.data.splits import SPLITS
-from bayesnde_cli.errors import BadUsage
 from bayesnde_cli.stages.prepare.fitting import assign_splits, condition_classes, fit_features, make_schema
 from bayesnde_cli.stages.prepare.staging import stage_table
 from bayesnde_cli.stages.prepare.survey import kept_rows, show_features, survey_features, warn_about_features
@@ -30,7 +29,9 @@ from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION
 from bayesnde_cli.stages.reporting import Report, counted
 
 STAGE = "prepare"
-STDIN = Path("-")
+
+# A tab is hard to type in a shell.
+_DELIMITER_WORDS = {"\\t": "\t", "tab": "\t"}
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,11 @@ def run(
 ) -> Prepared:
     """Prepare the rows of one or several files in the run directory."""
     started = utc_now()
-    if STDIN in data and len(data) > 1:
-        raise BadUsage(
-            "stdin cannot be joined with files", found=f"DATA: {' '.join(map(str, data))}", hint="give - alone"
-        )
+    sources = sources_of(data, stdin=stdin)
     with _staging(layout) as staging:
-        paths = [_spooled(stdin, staging / "stdin")] if STDIN in data else list(data)
         inputs = {
-            f"data-{index}": _describe(path, given) for index, (path, given) in enumerate(zip(paths, data, strict=True))
+            f"data-{index}": manifests.describe_input(source.path, given=str(given))
+            for index, (source, given) in enumerate(zip(sources, data, strict=True))
         }
         identity = {"settings": config.as_dict(), "data": [entry["sha256"] for entry in inputs.values()]}
         manifest_file = layout.manifest_file(STAGE)
@@ -76,7 +74,7 @@ def run(
             return _prepared(layout, manifests.read(manifest_file).run_id, is_up_to_date=True)
 
         run_id = manifests.derive_run_id(identity)
-        _make(staging, paths, config, report, run_id)
+        _make(staging, sources, config, report, run_id)
         # All is made and checked. Only now does an older result give way, and its manifest goes first.
         manifest_file.unlink(missing_ok=True)
         outputs = [layout.schema_file(), *map(layout.split_file, SPLITS)]
@@ -98,9 +96,9 @@ def run(
     return _prepared(layout, run_id, is_up_to_date=False)
 
 
-def _make(folder: Path, paths: Sequence[Path], config: PrepareConfig, report: Report, run_id: str) -> None:
+def _make(folder: Path, sources: Sequence[Source], config: PrepareConfig, report: Report, run_id: str) -> None:
     """Read, check, split, scale and write the tables and the schema into a folder."""
-    table = open_table(paths, _text_format(config))
+    table = open_sources(sources, _text_format(config))
     report.note(f"read as: {table.description}")
     roles = assign_roles(table.names, config)
     asked = asked_kinds(config.type, roles.features)
@@ -145,24 +143,9 @@ def _staging(layout: RunLayout) -> Iterator[Path]:
                 path.rmdir()
 
 
-def _spooled(stdin: BinaryIO, file: Path) -> Path:
-    """What comes in on stdin, in a file."""
-    with file.open("wb") as target:
-        shutil.copyfileobj(stdin, target, 2**20)
-    return file
-
-
-def _describe(path: Path, given: Path) -> dict[str, Any]:
-    try:
-        return manifests.describe_input(path, given=str(given))
-    except OSError:
-        open_table([path])  # says what is wrong with it
-        raise
-
-
 def _text_format(config: PrepareConfig) -> TextFormat:
     return TextFormat(
-        delimiter=config.delimiter,
+        delimiter=_DELIMITER_WORDS.get(config.delimiter or "", config.delimiter),
         quote=config.quote,
         header={"auto": None, "yes": True, "no": False}[config.header],
         decimal=config.decimal,

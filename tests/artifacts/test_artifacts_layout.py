@@ -78,8 +78,6 @@ def test_a_stage_takes_a_set_exactly_if_it_works_per_set():
         LAYOUT.stage_dir("density")
     with pytest.raises(ValueError, match="stage 'prepare' with set 'test'"):
         LAYOUT.stage_dir("prepare", "test")
-    with pytest.raises(ValueError, match="split 'tset'"):
-        LAYOUT.split_file("tset")
 
 
 def test_numbers_are_read_back_from_file_names():

@@ -145,3 +145,16 @@ def test_without_validation_rows_the_training_rows_choose_the_size():
 def test_no_training_rows_are_refused():
     with pytest.raises(ValueError, match="at least 1 training row"):
         fit_mixture(np.empty(0), np.zeros(3))
+
+
+@pytest.mark.parametrize("share", [0.3, 0.9, 0.99])
+@pytest.mark.parametrize("at_the_end", [True, False])
+def test_a_column_that_is_mostly_one_value_has_a_finite_ordered_map(share: float, at_the_end: bool) -> None:
+    rng = np.random.default_rng(11)
+    values = rng.random(1000)
+    values[rng.random(1000) < share] = 1.0 if at_the_end else 0.5
+    column = fit_mixture(values[:900], values[900:])
+    u, log_slope = column.forward(np.linspace(-1.0, 2.0, 301))
+    assert np.all(np.isfinite(u))
+    assert np.all(np.isfinite(log_slope))
+    assert np.all(np.diff(u) > 0)

@@ -42,18 +42,19 @@ class Atoms(NamedTuple):
 
 
 def atoms_of(train: Array) -> Atoms:
-    """The rows, sorted, moved to median 0 and scale 1, and compressed to at most 1,024 atoms."""
+    """The rows, sorted, moved to median 0 and scale 1: an atom for each value, or compressed to 1,024 atoms."""
     ordered = np.sort(train)
     n = len(ordered)
     centre = float(ordered[n // 2])
     scale = rounded_number(_robust_scale(ordered))
     ordered = np.clip((ordered - centre) / scale, -1e100, 1e100)
-    gaps = np.diff(ordered)
-    gaps = gaps[gaps > 0]
-    step = float(gaps.min()) if len(gaps) else 0.0
+    first = np.flatnonzero(np.concatenate([[True], np.diff(ordered) > 0]))
+    distinct = ordered[first]
+    step = float(np.diff(distinct).min()) if len(distinct) > 1 else 0.0
     least_sd = max(step / _ROOT_TWELVE, _LEAST_SD)
-    if n <= MAX_ATOMS:
-        return Atoms(ordered, np.zeros(n), np.full(n, 1.0 / n), n, least_sd, centre, scale)
+    if len(distinct) <= MAX_ATOMS:
+        counts = np.diff(np.append(first, n)).astype(np.float64)
+        return Atoms(distinct, np.zeros(len(distinct)), counts / n, n, least_sd, centre, scale)
     n_bins = MAX_ATOMS - 2 * _N_TAIL_ATOMS
     inner = _N_TAIL_ATOMS + (np.arange(n_bins + 1) * (n - 2 * _N_TAIL_ATOMS)) // n_bins
     edges = np.concatenate([np.arange(_N_TAIL_ATOMS), inner, np.arange(n - _N_TAIL_ATOMS + 1, n + 1)])
@@ -115,12 +116,13 @@ def _start(atoms: Atoms, n_components: int) -> tuple[Array, Array, Array]:
     cumulative = np.cumsum(atoms.weight) - 0.5 * atoms.weight
     t = np.arange(1, n_components) / n_components
     group = np.searchsorted(t * t * (3.0 - 2.0 * t), cumulative)
-    starts = np.searchsorted(group, np.arange(n_components))
+    # A heavy atom may leave groups empty: such a component starts at the next atom.
+    starts = np.minimum(np.searchsorted(group, np.arange(n_components)), len(group) - 1)
     mass = np.add.reduceat(atoms.weight, starts)
     mean = np.add.reduceat(atoms.weight * atoms.mean, starts) / mass
     deviation = atoms.mean - mean[group]
     variance = np.add.reduceat(atoms.weight * (deviation * deviation + atoms.variance), starts) / mass
-    return mass, mean, np.maximum(variance, atoms.least_sd**2)
+    return mass / np.sum(mass), mean, np.maximum(variance, atoms.least_sd**2)
 
 
 def _robust_scale(ordered: Array) -> float:

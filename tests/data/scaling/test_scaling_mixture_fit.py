@@ -158,3 +158,13 @@ def test_a_column_that_is_mostly_one_value_has_a_finite_ordered_map(share: float
     assert np.all(np.isfinite(u))
     assert np.all(np.isfinite(log_slope))
     assert np.all(np.diff(u) > 0)
+
+
+def test_three_values_far_apart_of_which_one_is_nearly_everything_have_a_finite_map() -> None:
+    values = np.zeros(1200)
+    values[[7, 500]], values[[9, 700]] = 13.1, 19.9
+    column = fit_mixture(values[:1100], values[1100:])
+    u, log_slope = column.forward(np.array([-5.0, 0.0, 5.0, 13.1, 19.9, 1e6]))
+    assert np.all(np.isfinite(u))
+    assert np.all(np.isfinite(log_slope))
+    assert np.all(np.diff(u) > 0)

@@ -21,6 +21,7 @@ _NORMAL_IQR = 1.349  # interquartile range of a standard normal
 # The least component s.d.: a thousandth of the column's own scale, or the s.d. of a rounding error to the
 # nearest step. Ties and spikes cannot collapse below it.
 _LEAST_SD = 1e-3
+_LARGEST_LEAST_SD = 0.5  # of the column's own scale: a few values far apart are no rounding error
 _ROOT_TWELVE = 3.4641016151377544
 # The tail component starts with this weight and the column's width, and stays wide: left free, it turns into one
 # more mode, which costs small tables 0.03 nats a row. A larger floor would cost Cauchy columns 0.02.
@@ -51,7 +52,7 @@ def atoms_of(train: Array) -> Atoms:
     first = np.flatnonzero(np.concatenate([[True], np.diff(ordered) > 0]))
     distinct = ordered[first]
     step = float(np.diff(distinct).min()) if len(distinct) > 1 else 0.0
-    least_sd = max(step / _ROOT_TWELVE, _LEAST_SD)
+    least_sd = max(min(step / _ROOT_TWELVE, _LARGEST_LEAST_SD), _LEAST_SD)
     if len(distinct) <= MAX_ATOMS:
         counts = np.diff(np.append(first, n)).astype(np.float64)
         return Atoms(distinct, np.zeros(len(distinct)), counts / n, n, least_sd, centre, scale)
@@ -96,7 +97,7 @@ def fit_atoms(atoms: Atoms, n_components: int) -> Mixture:
         tail_variance = float(np.sum(precision * ((x - centre) * (x - centre) + spread))) / tail_mass
         tail_variance = max(tail_variance, _LEAST_TAIL_VARIANCE)
         tail_weight = max(tail_mass, tail_floor)
-        weight = mass * ((1.0 - tail_weight) / float(np.sum(mass)))
+        weight = safe * ((1.0 - tail_weight) / float(np.sum(safe)))
     return Mixture(
         weights=rounded(weight),
         means=rounded(mean),

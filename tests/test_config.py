@@ -113,7 +113,7 @@ def test_a_wrong_file_is_refused_with_the_nearest_match(tmp_path: Path, text: st
         ),
         (
             {"split_seeds": "1"},
-            "error: prepare.split_seeds must be two non-negative whole numbers\n  found: 1\n"
+            "error: prepare.split_seeds must be two whole numbers\n  found: 1\n"
             "hint: for instance --split-seeds 42,1051",
         ),
     ],
@@ -128,6 +128,13 @@ def test_an_unknown_environment_variable_of_a_stage_is_refused() -> None:
     with pytest.raises(BadConfig, match="did you mean 'BAYESNDE_PREPARE_SCALE'"):
         _resolve(environ={"BAYESNDE_PREPARE_SCLE": "none"})
     assert _resolve(environ={"BAYESNDE_RUN": "elsewhere"}) == PrepareConfig()
+
+
+def test_an_empty_word_takes_back_what_a_preset_says() -> None:
+    assert _resolve(preset="paper-vehicle").condition == "c19"
+    assert _resolve({"condition": ""}, preset="paper-vehicle").condition is None
+    assert _resolve({"features": [""]}, preset="paper-parktele").features == ("",)
+    assert _resolve(environ={"BAYESNDE_PREPARE_FEATURES": ""}, preset="paper-parktele").features == ()
 
 
 def test_an_unknown_preset_and_a_missing_file_are_refused(tmp_path: Path) -> None:

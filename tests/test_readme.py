@@ -68,8 +68,6 @@ def test_every_example_command_works_as_it_stands(tmp_path: Path) -> None:
     commands = [command for command in _example_commands() if "bank-full.csv" not in command]
     assert len(commands) >= 8
     for command in commands:
-        if command.startswith("bayesnde prepare") and "--run" not in command:
-            command += " --restart"
         script = f"set -o pipefail; PATH={bin_folder}:$PATH; {command}"
         done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, (command, done.stderr)
@@ -86,5 +84,7 @@ def test_every_preset_simulator_and_option_is_documented(bayesnde: Callable) -> 
     shown = set(re.findall(r"--[a-z][a-z-]+", bayesnde("prepare", "--help").out))
     mentioned = set(re.findall(r"--[a-z][a-z-]+", README))
     foreign = {"--quiet", "--check", "--install-completion", "--array", "--require"}
-    known = shown | set(re.findall(r"--[a-z][a-z-]+", bayesnde("simulate", "--help").out))
+    known = shown.union(
+        *(re.findall(r"--[a-z][a-z-]+", bayesnde(name, "--help").out) for name in ("simulate", "status"))
+    )
     assert mentioned - known - foreign == set()

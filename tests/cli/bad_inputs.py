@@ -1,5 +1,7 @@
 """Every kind of bad input that we know: how to make it, and the options it is handed in with."""
 
+# ruff: noqa: E501
+
 import gzip
 import io
 import zipfile
@@ -29,8 +31,8 @@ def good_csv(header: str = "x,y,k") -> str:
     return "\n".join([header, *GOOD_ROWS]) + "\n"
 
 
-def _text(content: str, *options: str, encoding: str = "utf-8") -> Callable[[Path], list[str]]:
-    return _bytes(content.encode(encoding), *options)
+def _text(content: str, *options: str, name: str = "data.csv") -> Callable[[Path], list[str]]:
+    return _bytes(content.encode(), *options, name=name)
 
 
 def _bytes(content: bytes, *options: str, name: str = "data.csv") -> Callable[[Path], list[str]]:
@@ -46,6 +48,14 @@ def _cell(row: int, column: int, cell: str, *options: str) -> Callable[[Path], l
     rows = [line.split(",") for line in GOOD_ROWS]
     rows[row - 1][column] = cell
     return _text("x,y,k\n" + "\n".join(",".join(line) for line in rows) + "\n", *options)
+
+
+def _split_by_class() -> str:
+    """Class a trains and validates, class b is only for the test."""
+    words = [("train", "a"), ("val", "a"), ("test", "b")] * 30
+    return "x,s,k\n" + "".join(
+        f"{index * 0.37 % 1:.4f},{split},{label}\n" for index, (split, label) in enumerate(words)
+    )
 
 
 def _npy(array: np.ndarray, *, pickled: bool = False) -> bytes:
@@ -175,6 +185,16 @@ CASES = [
     BadInputCase("a lattice asked of fractions", _text(good_csv(), "--type", "x=lattice")),
     BadInputCase("noise for a continuous column", _text(good_csv(), "--dequantize", "x=-1,1")),
     BadInputCase("noise that is no interval", _text(good_csv(), "--dequantize", "k=1,-1")),
+    BadInputCase("numbers with separators of thousands", _text(_column("y", [f'"{i + 1},{i + 100}.5"' for i in range(80)]))),
+    BadInputCase("dates", _text(_column("t", [f"2024-{i % 12 + 1:02d}-{i % 28 + 1:02d} 0{i % 10}:00" for i in range(80)]))),
+    BadInputCase("JSON lines", _text('{"x": 1.5}\n' * 60, name="data.jsonl")),
+    BadInputCase("a codec that is no text encoding", _text(good_csv(), "--encoding", "rot13")),
+    BadInputCase("a number whose square is not finite", _cell(5, 0, "1e300")),
+    BadInputCase("shares too small for a row", _text(good_csv(), "--split-method", "train-test-split", "--split", "0.98,0.01,0.01", "--condition", "k")),
+    BadInputCase("a split column that keeps a class from training", _text(_split_by_class(), "--split-column", "s", "--condition", "k")),
+    BadInputCase("a label asked to be a type", _text(good_csv(), "--condition", "k", "--type", "k=lattice")),
+    BadInputCase("an outlier crushes a column in float32", _cell(9, 0, "-1e9", "--scale", "minmax")),
+    BadInputCase("a run directory that is a file", _text(good_csv(), "--run", "data.csv")),
     # Several files
     BadInputCase("files with different columns", _two_files(good_csv(), good_csv("x,y,z"))),
     BadInputCase("a good file and an empty one", _two_files(good_csv(), "")),

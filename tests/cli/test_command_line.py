@@ -60,7 +60,7 @@ def test_the_version_is_a_result(bayesnde: Callable) -> None:
     ("arguments", "message"),
     [
         (["frobnicate"], "error: no such command 'frobnicate'\nhint: see `bayesnde --help`\n"),
-        (["prepare"], "error: missing argument 'DATA...'\nhint: see `bayesnde prepare --help`\n"),
+        (["prepare"], "error: missing argument 'DATA'\nhint: see `bayesnde prepare --help`\n"),
         (
             ["simulate", "involut"],
             "error: there is no simulator 'involut'\n"
@@ -196,3 +196,32 @@ def test_control_characters_are_spelled_out() -> None:
     from bayesnde_cli.cli.console import printable
 
     assert printable("a\x1b[31m\x07\r\x9b·é\n\tz") == "a\\x1b[31m\\x07\\r\\x9b·é\n\tz"
+
+
+@pytest.mark.parametrize("redirection", ["| true", "2>&1 | true", ">&-", "2>&-", "<&-"])
+def test_a_stage_is_finished_whoever_reads_its_output(redirection: str, examples: Path, tmp_path: Path) -> None:
+    command = f"{sys.executable} -m bayesnde_cli prepare {examples}/faithful.csv --run {tmp_path}/r {redirection}"
+    script = f"{command}; echo ${{PIPESTATUS[0]}} > {tmp_path}/code"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert (tmp_path / "code").read_text() == "0\n", done.stderr
+    assert (tmp_path / "r/prepare/manifest.json").exists()
+
+
+@pytest.mark.parametrize("arguments", [("status",), ("simulate", "gmm"), ("--version",)])
+def test_a_full_disk_behind_stdout_is_no_bug_of_ours(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    if not Path("/dev/full").is_char_device():
+        pytest.skip("no /dev/full here")
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "bayesnde_cli", *arguments]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert (
+        done.stderr
+        == "error: cannot write the output\n  No space left on device\nhint: free some space and run again\n"
+    )
+
+
+def test_a_name_that_the_terminal_cannot_show_is_spelled_out(tmp_path: Path) -> None:
+    done = _shell("prepare", "é.csv", cwd=tmp_path, environ={"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: \\xe9.csv does not exist\n")

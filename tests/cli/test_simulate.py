@@ -57,3 +57,34 @@ def test_a_failed_write_leaves_no_file(bayesnde: Callable, tmp_path: Path) -> No
     assert outcome.code == 2
     assert outcome.err.startswith(f"error: cannot write {tmp_path}/file/g.csv\n")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_link_stays_a_link_and_a_pipe_is_written_to(bayesnde: Callable, tmp_path: Path) -> None:
+    import os
+    import threading
+
+    target, link, pipe = tmp_path / "target.csv", tmp_path / "link.csv", tmp_path / "pipe"
+    target.write_text("old")
+    link.symlink_to(target)
+    assert bayesnde("simulate", "gmm", "--rows", "5", "--out", link).code == 0
+    assert link.is_symlink()
+    assert target.read_text().startswith("x1,x2,true_log_density\n")
+    os.mkfifo(pipe)
+    received: list[str] = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_text()))
+    reader.start()
+    assert bayesnde("simulate", "gmm", "--rows", "5", "--out", pipe).code == 0
+    reader.join(timeout=10)
+    assert received == [target.read_text()]
+    assert pipe.is_fifo()
+
+
+def test_an_ending_without_a_format_is_refused(bayesnde: Callable, tmp_path: Path) -> None:
+    outcome = bayesnde("simulate", "gmm", "--out", tmp_path / "g.xlsx")
+    assert outcome.code == 2
+    assert outcome.err == (
+        f"error: --out {tmp_path}/g.xlsx: no format belongs to the ending '.xlsx'\n"
+        "  endings: .parquet, .pq, .jsonl, .ndjson, .csv, .txt, .dat\n"
+        "hint: name the file otherwise, or say --format csv\n"
+    )
+    assert bayesnde("simulate", "gmm", "--out", tmp_path / "g.xlsx", "--format", "csv").code == 0

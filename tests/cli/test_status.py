@@ -58,7 +58,7 @@ def test_a_damaged_output_is_three_and_the_repair_is_next(bayesnde: Callable, ru
 def test_a_stage_without_manifest_was_interrupted(bayesnde: Callable, run: Path) -> None:
     (run / "prepare/manifest.json").unlink()
     code, stages, next_command = _states(bayesnde, run)
-    assert code == 0
+    assert code == 3
     assert stages["prepare"]["state"] == "interrupted"
     assert next_command == f"bayesnde prepare DATA --run {run}"
 
@@ -67,7 +67,8 @@ def test_a_living_claim_is_running_and_a_dead_one_is_not(bayesnde: Callable, run
     layout = RunLayout(run)
     (run / "prepare/manifest.json").unlink()
     with claims.running(layout, "prepare"):
-        assert _states(bayesnde, run)[1]["prepare"]["state"] == "running"
+        code, stages, next_command = _states(bayesnde, run)
+        assert (code, stages["prepare"]["state"], next_command) == (0, "running", "wait for prepare")
     code = (
         "import os, sys; from pathlib import Path; from bayesnde_cli.artifacts.claims import claim; "
         "claim(Path(sys.argv[1])); os._exit(0)"
@@ -108,3 +109,32 @@ def test_blocks_and_shards_are_counted(bayesnde: Callable, run: Path) -> None:
     assert (item["state"], item["blocks_done"], item["blocks"]) == ("interrupted", 3, 10)
     assert (item["shards_done"], item["shards"]) == (1, 5)
     assert "3 of 10" in bayesnde("status", "--run", run).out
+
+
+def test_changed_data_make_the_run_stale(bayesnde: Callable, examples: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data.csv"
+    data.write_bytes((examples / "faithful.csv").read_bytes())
+    bayesnde("prepare", data, "--run", tmp_path / "r")
+    assert _states(bayesnde, tmp_path / "r")[0] == 0
+    data.write_bytes(data.read_bytes().replace(b"3.6,79", b"3.7,79"))
+    code, stages, _ = _states(bayesnde, tmp_path / "r")
+    assert (code, stages["prepare"]["state"]) == (3, "stale")
+    assert stages["prepare"]["detail"] == f"{data} has changed"
+    data.unlink()  # gone is not changed
+    assert _states(bayesnde, tmp_path / "r")[0] == 0
+
+
+def test_a_flipped_byte_is_seen_when_verifying(bayesnde: Callable, run: Path) -> None:
+    file = run / "prepare/train.parquet"
+    content = bytearray(file.read_bytes())
+    content[1000] ^= 1
+    file.write_bytes(content)
+    assert bayesnde("status", "--run", run).code == 0
+    outcome = bayesnde("status", "--run", run, "--verify")
+    assert outcome.code == 3
+    assert "same size, other content" in outcome.out
+
+
+def test_a_file_instead_of_a_run_is_no_run(bayesnde: Callable, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert bayesnde("status", "--run", tmp_path / "file").code == 3

@@ -19,13 +19,13 @@ def test_whole_numbers_are_a_lattice_and_others_continuous() -> None:
 
 
 def test_words_become_categories_in_order() -> None:
-    assert text_facts("a", ["no", "yes", "maybe"]).categories == ("maybe", "no", "yes")
+    assert text_facts("a", ["no", "yes", "maybe"], 50).categories == ("maybe", "no", "yes")
     assert sorted_words(["10", "9", "1"]) == ("1", "9", "10")
     assert sorted_words(["10", "9", "b"]) == ("10", "9", "b")
     with pytest.raises(BadInput, match="has more than 1,000 categories"):
-        text_facts("a", [f"name {index}" for index in range(1001)])
+        text_facts("a", [f"name {index}" for index in range(1001)], 5000)
     with pytest.raises(BadInput, match="holds words, not numbers"):
-        text_facts("a", ["x", "y"], Kind.LATTICE)
+        text_facts("a", ["x", "y"], 50, Kind.LATTICE)
 
 
 def test_the_user_sets_types_by_name_or_pattern() -> None:
@@ -71,3 +71,32 @@ def test_a_strong_correlation_is_no_linear_function() -> None:
 def test_few_rows_and_many_columns_give_no_false_alarm() -> None:
     x = np.random.default_rng(3).normal(size=(60, 100))
     assert linear_relations(x, [f"c{index}" for index in range(100)]) == []
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    ["{:,}.5", "{} %", "${}", "{}.000,25", "({})", "\u2212{}", "1.{}D+03", "{}\u202f000"],
+)
+def test_numbers_in_an_odd_spelling_are_no_categories_unless_asked(spelling: str) -> None:
+    words = [spelling.format(number) for number in range(1001, 1015)]
+    with pytest.raises(BadInput, match="holds numbers in a spelling that is not understood"):
+        text_facts("a", words, 500)
+    assert text_facts("a", words, 500, Kind.CATEGORICAL).n_distinct == len(words)
+
+
+@pytest.mark.parametrize("word", ["2024-01-{:02d}T00:00", "C-{:05d}", "customer {}"])
+def test_words_that_hardly_recur_are_no_categories_unless_asked(word: str) -> None:
+    words = [word.format(number) for number in range(60)]
+    with pytest.raises(BadInput, match="has 60 different words in 100 rows"):
+        text_facts("a", words, 100)
+    assert text_facts("a", words, 200).n_distinct == 60
+    assert text_facts("a", words, 100, Kind.CATEGORICAL).n_distinct == 60
+
+
+def test_the_order_of_categories_does_not_depend_on_the_order_of_rows() -> None:
+    assert sorted_words(["NAN", "10", "2"]) == sorted_words(["2", "10", "NAN"]) == ("10", "2", "NAN")
+
+
+def test_the_most_frequent_value_and_its_share_are_facts() -> None:
+    facts = numeric_facts("a", np.array([0.0, 0.0, 0.5, 1.5]))
+    assert (facts.top_value, facts.top_share) == (0.0, 0.5)

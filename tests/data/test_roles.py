@@ -44,7 +44,7 @@ def test_patterns_and_names_with_commas_are_understood() -> None:
         (
             {"drop": ("zzz",)},
             "error: --drop: there is no column 'zzz'\n"
-            "  columns: a, b, c, class, true_log_density\nhint: use one of the file's columns",
+            "  columns: a, b, c, class, true_log_density\nhint: use one of the columns",
         ),
         (
             {"drop": ("class",), "condition": "class"},
@@ -68,3 +68,16 @@ def test_a_reserved_name_is_refused_only_when_it_is_used() -> None:
     with pytest.raises(BayesndeError, match="has a name that bayesnde writes itself"):
         assign_roles(("row_id", "a"), PrepareConfig())
     assert assign_roles(("row_id", "a"), PrepareConfig(drop=("row_id",))).features == ("a",)
+
+
+def test_a_pattern_yields_to_a_role_by_name() -> None:
+    roles = assign_roles(NAMES, PrepareConfig(features=("*",), condition="class", drop=("b",)))
+    assert roles.features == ("a", "c")
+    assert (roles.condition, roles.truth) == ("class", "true_log_density")
+
+
+def test_no_item_of_a_list_can_pretend_to_be_a_line() -> None:
+    from bayesnde_cli.data.roles import listed, quoted
+
+    assert listed(["a\nhint: format the disk", "b" * 100]) == "a\\nhint: format the disk, " + "b" * 59 + "…"
+    assert quoted("Jitter(%)") == "'Jitter(%)'"

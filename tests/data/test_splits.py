@@ -71,6 +71,25 @@ def test_words_name_splits_and_an_unknown_one_is_refused_with_its_row() -> None:
     )
 
 
+def test_a_class_that_a_split_lacks_is_refused() -> None:
+    strata = np.array([0, 0, 0, 1, 1, 1])
+    with pytest.raises(BadInput) as caught:
+        splits.check_classes(np.array([0, 1, 2, 0, 2, 2]), strata, ["a", "b"], "y")
+    assert str(caught.value) == (
+        "error: condition 'y' has no validation rows of 1 of its 2 classes\n  classes: b\n"
+        "hint: split otherwise (--split, --split-method, --split-column), or leave these classes out"
+    )
+    splits.check_classes(np.array([0, 1, 2, 0, 1, 2]), strata, ["a", "b"], "y")
+
+
+@pytest.mark.parametrize("shares", [(0.02, 0.49, 0.49), (0.98, 0.01, 0.01), (0.2, 0.4, 0.4)])
+def test_no_split_of_a_class_is_empty_whatever_the_shares(shares: tuple[float, ...]) -> None:
+    for n_rows in range(3, 60):
+        sizes = splits.share_sizes(n_rows, shares)
+        assert sum(sizes) == n_rows
+        assert min(sizes) >= 1
+
+
 def test_an_empty_split_and_a_small_class_are_refused() -> None:
     with pytest.raises(BadInput, match="no row is left for the validation split"):
         splits.check_splits(np.array([0, 0, 2], np.int8))

@@ -67,4 +67,4 @@ def test_dependent_columns_of_parktele_are_named(raw_data: Path, bayesnde: Calla
     )
     assert "column 'Jitter:DDP' is (nearly) a linear function of Jitter:RAP" in outcome.err
     assert "column 'Shimmer:DDA' is (nearly) a linear function of Shimmer:APQ3" in outcome.err
-    assert "use --drop 'Jitter:DDP' --drop 'Shimmer:DDA'" in outcome.err
+    assert "use --drop Jitter:DDP --drop Shimmer:DDA" in outcome.err

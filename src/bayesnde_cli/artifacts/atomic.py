@@ -23,7 +23,7 @@ FOREIGN_TEMPORARY_SECONDS = 24 * 3600
 
 _TEMPORARY_NAME = re.compile(r"\.tmp-(?P<place>[^-]+)-(?P<pid>\d+)-[0-9a-f]{8}-.+")
 _MORE_SPACE = "free some space and run the same command again; finished work is kept"
-_OTHER_FOLDER = "choose a folder that you may write to, with `--run DIR`"
+_OTHER_FOLDER = "choose a place that you may write to"
 _WAYS_OUT = {
     errno.ENOSPC: _MORE_SPACE,
     errno.EDQUOT: _MORE_SPACE,
@@ -33,6 +33,9 @@ _WAYS_OUT = {
     errno.EROFS: _OTHER_FOLDER,
     errno.ENOTDIR: _OTHER_FOLDER,
     errno.EEXIST: _OTHER_FOLDER,  # a file stands where a folder should be
+    errno.EISDIR: _OTHER_FOLDER,  # a folder stands where a file should be
+    errno.ENOENT: _OTHER_FOLDER,  # no folder can be made there
+    errno.ENAMETOOLONG: _OTHER_FOLDER,
 }
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 # Some network filesystems cannot flush a folder; their servers keep names in order by themselves.
@@ -122,6 +125,21 @@ def _is_abandoned(entry: os.DirEntry[str], owner: Process) -> bool:
 
 
 @contextlib.contextmanager
+def cannot_write(path: Path) -> Iterator[None]:
+    """Turns the system's refusals to write below `path` into `CannotWrite`."""
+    try:
+        yield
+    except OSError as error:
+        raise _refusal(path, error) from error
+
+
+def _refusal(path: Path, error: OSError) -> Exception:
+    if error.errno not in _WAYS_OUT:
+        return error
+    return CannotWrite(f"cannot write {path}", found=os.strerror(error.errno), hint=_WAYS_OUT[error.errno])
+
+
+@contextlib.contextmanager
 def _drafting(path: Path) -> Iterator[Path]:
     """A temporary path, removed at the end whatever happens; refusals of the system become `CannotWrite`."""
     temporary = temporary_beside(path)
@@ -134,9 +152,7 @@ def _drafting(path: Path) -> Iterator[Path]:
         is_ours = error.filename is None or _is_around(Path(os.fsdecode(error.filename)), temporary)
         if not is_ours or error.errno not in _WAYS_OUT:
             raise
-        raise CannotWrite(
-            f"cannot write {path}", found=os.strerror(error.errno), hint=_WAYS_OUT[error.errno]
-        ) from error
+        raise _refusal(path, error) from error
     finally:
         with contextlib.suppress(OSError):  # what stays is swept
             temporary.unlink(missing_ok=True)

@@ -11,7 +11,8 @@ from bayesnde_cli.errors import BadArtifact, MissingArtifact
 def json_bytes(value: Any) -> bytes:
     """The value as JSON: sorted keys, two blanks of indent, UTF-8, a final newline. NaN and infinity are refused."""
     text = json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
-    return (text + "\n").encode()
+    # A file name may hold bytes that are no UTF-8; Python hands them on as lone surrogates.
+    return (text + "\n").encode("utf-8", "backslashreplace")
 
 
 def read_object(path: Path, *, newest: int) -> dict[str, Any]:
@@ -20,7 +21,7 @@ def read_object(path: Path, *, newest: int) -> dict[str, Any]:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise MissingArtifact(f"{path} is not there", hint=missing_hint(path)) from None
-    except ValueError as error:  # not JSON, or not UTF-8
+    except (ValueError, OSError) as error:  # not JSON, not UTF-8, a folder, or not for us to read
         raise BadArtifact(f"{path} is damaged", found=str(error), hint=repair_hint(path)) from None
     if not isinstance(found, dict):
         raise BadArtifact(f"{path} is damaged", found="not a JSON object", hint=repair_hint(path))

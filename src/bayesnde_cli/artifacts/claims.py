@@ -8,6 +8,7 @@ No `flock`: that is not reliable on NFS.
 import contextlib
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from bayesnde_cli.errors import StageBusy
 
 # Owners refresh their claims every few seconds to minutes; a host that has been silent this long is taken for dead.
 LEASE_SECONDS = 600.0
+_REFRESH_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,10 @@ def block_holders(folder: Path) -> dict[int, Holder]:
 
 @contextlib.contextmanager
 def running(layout: RunLayout, stage: str, set_name: str | None = None) -> Iterator[Claim]:
-    """The claim on a stage as a whole, for as long as the block lasts; `StageBusy` if another process has it."""
+    """The claim on a stage as a whole, for as long as the block lasts; `StageBusy` if another process has it.
+
+    A thread tells other hosts that we live, however long a single step takes.
+    """
     path = layout.claim_file(stage, set_name)
     ours = claim(path)
     if ours is None:
@@ -112,8 +117,19 @@ def running(layout: RunLayout, stage: str, set_name: str | None = None) -> Itera
             found=str(holder(path) or "it has just ended"),
             hint=f"wait for it; if it is dead, delete {path}",
         )
-    with ours:
-        yield ours
+    is_over = threading.Event()
+
+    def refresh() -> None:
+        while not is_over.wait(_REFRESH_SECONDS):
+            with contextlib.suppress(OSError):
+                ours.refresh()
+
+    threading.Thread(target=refresh, daemon=True).start()
+    try:
+        with ours:
+            yield ours
+    finally:
+        is_over.set()
 
 
 def _create(path: Path) -> Claim | None:
@@ -152,13 +168,13 @@ def _read(path: Path, *, clock: Callable[[], float] = time.time) -> Holder | Non
     try:
         text = path.read_bytes()
         touched = path.stat().st_mtime
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     try:
         record = json.loads(text)
-        process = Process(record["place"], int(record["pid"]), record["start_ticks"])
+        process = Process(str(record["place"]), int(record["pid"]), record["start_ticks"])
         token, started = str(record["token"]), str(record["started"])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         return Holder("", "an unknown host", 0, "an unknown time", clock() - touched <= LEASE_SECONDS)
     is_here = process.place == place()
     alive = is_alive(process) if is_here else clock() - touched <= LEASE_SECONDS

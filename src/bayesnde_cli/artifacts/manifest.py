@@ -79,8 +79,13 @@ def read(path: Path) -> Manifest:
     return Manifest(**found)
 
 
-def stage_state(layout: RunLayout, stage: str, identity: Mapping[str, Any], set_name: str | None = None) -> StageState:
-    """Whether a stage has been made with this identity; `SettingsDiffer` if it was made with another one."""
+def stage_state(
+    layout: RunLayout, stage: str, identity: Mapping[str, Any], set_name: str | None = None, *, deep: bool = False
+) -> StageState:
+    """Whether a stage has been made with this identity; `SettingsDiffer` if it was made with another one.
+
+    Its outputs must be there, by their sizes, or by their contents too if `deep`.
+    """
     path = layout.manifest_file(stage, set_name)
     if not path.exists():
         return StageState.FRESH
@@ -88,7 +93,7 @@ def stage_state(layout: RunLayout, stage: str, identity: Mapping[str, Any], set_
     differences = compare(found.identity, identity)
     if differences:
         raise settings_differ(layout, stage, set_name, differences)
-    check_outputs(found, path.parent, deep=False)
+    check_outputs(found, path.parent, deep=deep)
     return StageState.UP_TO_DATE
 
 
@@ -143,7 +148,7 @@ def _problem(found: Mapping[str, Any]) -> str | None:
     for name in ("identity", "config", "inputs", "outputs", "packages"):
         if not isinstance(found[name], dict):
             return f"{name} is {found[name]!r}"
-    for name in ("stage", "run_id"):
+    for name in ("stage", "run_id", "started", "ended"):
         if not isinstance(found[name], str):
             return f"{name} is {found[name]!r}"
     for kind in ("inputs", "outputs"):

@@ -62,7 +62,7 @@ def stale_inputs(layout: RunLayout, found: Manifest) -> list[str]:
 
 def _source(name: str) -> tuple[str, str | None, str] | None:
     """The stage, data set and output behind an input's name; None if it did not come from the run."""
-    stage, *rest = PurePosixPath(name).parts
+    stage, *rest = PurePosixPath(name).parts or ("",)
     if stage not in _PER_SET:
         return None
     n_folders = 1 if _PER_SET[stage] else 0

@@ -14,6 +14,7 @@ from bayesnde_cli.stages.reporting import Advance
 
 # Without a terminal, a line of progress at most this often (seconds).
 _LINE_EVERY = 10.0
+_WIDEST_CELL = 60
 _NUMBER = re.compile(r"[+-]?[\d,]+(\.\d+)?(e[+-]?\d+)?")
 _YELLOW, _RED, _BOLD, _RESET = "\x1b[33m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
@@ -25,7 +26,7 @@ def printable(text: str) -> str:
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table as text: columns padded to their widest cell, numbers to the right."""
-    cells = [[printable(cell) for cell in row] for row in (header, *rows)]
+    cells = [[escaped(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     to_right = [all(_is_number(row[i]) for row in cells[1:]) for i in range(len(header))]
     lines = [
@@ -38,6 +39,19 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
+def _say(text: str, stream: TextIO) -> None:
+    """Write a line at once. A reader that has gone away is no reason to stop the work."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _cut(cell: str) -> str:
+    return cell if len(cell) <= _WIDEST_CELL else cell[: _WIDEST_CELL - 1] + "…"
+
+
 def _is_number(cell: str) -> bool:
     return not cell or _NUMBER.fullmatch(cell) is not None
 
@@ -47,32 +61,34 @@ class Console:
 
     def __init__(self, *, quiet: bool = False, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self.quiet = quiet
-        self.out = out or sys.stdout
-        self.err = err or sys.stderr
+        # A closed standard stream is None in Python.
+        self.out = out or sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+        self.err = err or sys.stderr or open(os.devnull, "w")  # noqa: SIM115
         self.is_terminal = self.err.isatty()
 
     def result(self, text: str) -> None:
         """A result, on stdout."""
-        print(printable(text), file=self.out)
+        _say(printable(text), self.out)
 
     def result_json(self, document: Any) -> None:
         """A result for machines, on stdout."""
-        print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False), file=self.out)
+        _say(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False), self.out)
 
     def note(self, text: str) -> None:
         if not self.quiet:
-            print(printable(text), file=self.err)
+            _say(printable(text), self.err)
 
     def warn(self, text: str) -> None:
-        print(f"{self._coloured('warning:', _YELLOW)} {printable(text)}", file=self.err)
+        _say(f"{self._coloured('warning:', _YELLOW)} {printable(text)}", self.err)
 
     def error(self, text: str) -> None:
         label, sign, rest = printable(text).partition(":")
-        print(f"{self._coloured(label + sign, _RED)}{rest}", file=self.err)
+        _say(f"{self._coloured(label + sign, _RED)}{rest}", self.err)
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         if not self.quiet:
-            print(f"{self._coloured(printable(title), _BOLD)}\n{aligned(header, rows)}", file=self.err)
+            shown = [[_cut(cell) for cell in row] for row in rows]
+            _say(f"{self._coloured(printable(title), _BOLD)}\n{aligned(header, shown)}", self.err)
 
     @contextmanager
     def progress(self, label: str, total: int | None, unit: str) -> Iterator[Advance]:
@@ -85,7 +101,7 @@ class Console:
             yield _Lines(self, label, total, unit).advance
 
     def _coloured(self, text: str, colour: str) -> str:
-        if self.is_terminal and not os.environ.get("NO_COLOR"):
+        if self.is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
             return f"{colour}{text}{_RESET}"
         return text
 

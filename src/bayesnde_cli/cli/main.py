@@ -1,5 +1,6 @@
 """The program `bayesnde`: its commands, and how an exception becomes a message and an exit code."""
 
+import errno
 import os
 import sys
 from typing import Annotated
@@ -57,7 +58,8 @@ def run(arguments: list[str]) -> int:
     try:
         with stopping_on_signals():
             code = typer.main.get_command(app).main(args=arguments, prog_name="bayesnde", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except BayesndeError as error:
         console.error(str(error))
@@ -66,14 +68,25 @@ def run(arguments: list[str]) -> int:
         # The reader of our output has seen enough; keep Python from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO) or error.filename is not None:
+            return _bug(console)
+        console.error(
+            f"error: cannot write the output\n  {os.strerror(error.errno)}\nhint: free some space and run again"
+        )
+        return 2
     except Exception as error:
         if hasattr(error, "format_message"):  # a usage error of the option parser
             return _usage_error(console, error)
-        console.error(f"error: this is a bug in bayesnde {__version__}, please report it with what follows")
-        import traceback
+        return _bug(console)
 
-        traceback.print_exc()
-        return 1
+
+def _bug(console: Console) -> int:
+    import traceback
+
+    console.error(f"error: this is a bug in bayesnde {__version__}, please report it with what follows")
+    traceback.print_exc()
+    return 1
 
 
 def _usage_error(console: Console, error: Exception) -> int:

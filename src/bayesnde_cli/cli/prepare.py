@@ -1,5 +1,6 @@
 """`bayesnde prepare`: a table becomes checked, typed, split and scaled Parquet."""
 
+import io
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -15,9 +16,7 @@ from bayesnde_cli.config import PrepareConfig
 def prepare(
     data: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="DATA...", help="CSV, TSV, Parquet, NPY, NPZ, MAT, ARFF or IDX files; - is CSV on stdin."
-        ),
+        typer.Argument(metavar="DATA", help="CSV, TSV, Parquet, NPY, NPZ, MAT, ARFF or IDX files; - is stdin."),
     ],
     config: PrepareConfig,
     run: RunOption = None,
@@ -41,7 +40,8 @@ def prepare(
 
     console = Console(quiet=quiet)
     layout = RunLayout(run_directory(run))
-    result = run_stage(layout, data, config, console, stdin=sys.stdin.buffer, is_restart=restart)
+    stdin = sys.stdin.buffer if sys.stdin else io.BytesIO()  # a closed standard input is None in Python
+    result = run_stage(layout, data, config, console, stdin=stdin, is_restart=restart)
     if json:
         console.result_json(result.as_dict())
     else:

@@ -1,5 +1,7 @@
 """`bayesnde status`: where a run stands and what to type next."""
 
+from typing import Annotated
+
 import typer
 
 from bayesnde_cli.artifacts.layout import RunLayout
@@ -8,10 +10,14 @@ from bayesnde_cli.cli.options import JsonOption, RunOption, run_directory
 from bayesnde_cli.config import STAGE_CONFIGS
 
 
-def status(run: RunOption = None, json: JsonOption = False) -> None:
+def status(
+    run: RunOption = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Read every output and compare it with its hash.")] = False,
+    json: JsonOption = False,
+) -> None:
     """Show the stages of a run: missing, running, interrupted, done, stale or damaged, and the next command.
 
-    Exit code 0 if all that is there is sound, 3 if there is no run or something is stale or damaged.
+    Exit code 0 if all that is there is sound, 3 if nothing is prepared or something is stale or damaged.
 
     \b
     Example:
@@ -21,7 +27,7 @@ def status(run: RunOption = None, json: JsonOption = False) -> None:
     from bayesnde_cli.stages.status import run_status
 
     console = Console()
-    found = run_status(RunLayout(run_directory(run)), list(STAGE_CONFIGS))
+    found = run_status(RunLayout(run_directory(run)), list(STAGE_CONFIGS), is_verifying=verify)
     if json:
         console.result_json(found.as_dict())
     else:

@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMATS = ("csv", "parquet", "jsonl")
-_SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+_SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+_SUFFIXES |= dict.fromkeys(("", ".csv", ".txt", ".dat"), "csv")
 
-OutOption = Annotated[
-    Path, typer.Option("--out", "-o", metavar="FILE|-", help="Where to write the rows; - is stdout. [default: -]")
-]
+OutOption = Annotated[Path, typer.Option("--out", "-o", metavar="FILE|-", help="Where to write the rows; - is stdout.")]
 FormatOption = Annotated[
     str | None,
     typer.Option("--format", metavar="FORMAT", help="csv, parquet or jsonl. [default: by the file's ending, else csv]"),
@@ -40,7 +39,14 @@ class TableWriter(Protocol):
 
 def output_format(out: Path, asked: str | None) -> str:
     """The format that the user asked for, or that the file's ending says."""
-    chosen = asked or _SUFFIXES.get(out.suffix.lower(), "csv")
+    is_plain = out.is_file() or not out.exists()
+    chosen = asked or _SUFFIXES.get(out.suffix.lower() if is_plain else "")
+    if chosen is None:
+        raise BadUsage(
+            f"--out {out}: no format belongs to the ending '{out.suffix}'",
+            found=f"endings: {', '.join(filter(None, _SUFFIXES))}",
+            hint="name the file otherwise, or say --format csv",
+        )
     if chosen not in FORMATS:
         raise BadUsage(
             f"--format cannot be '{chosen}'",
@@ -56,7 +62,7 @@ def output_format(out: Path, asked: str | None) -> str:
 
 @contextmanager
 def table_output(out: Path, format: str, schema: "pa.Schema") -> Iterator[TableWriter]:
-    """A writer to `out`; a file appears only when it is complete."""
+    """A writer to `out`; a file appears only when it is complete, and a link stays a link."""
     make = _WRITERS[format]
     if str(out) == "-":
         try:
@@ -66,9 +72,15 @@ def table_output(out: Path, format: str, schema: "pa.Schema") -> Iterator[TableW
         except BrokenPipeError:  # the option parser would make an error of it
             raise OutputClosed from None
         return
+    if out.exists() and not out.is_file():  # a device or a pipe cannot be put in place: it is written to
+        with out.open("wb") as file:
+            writer = make(file, schema)
+            yield writer
+            writer.close()
+        return
     from bayesnde_cli.artifacts.atomic import writing
 
-    with writing(out) as temporary, temporary.open("wb") as file:
+    with writing(out.resolve()) as temporary, temporary.open("wb") as file:
         writer = make(file, schema)
         yield writer
         writer.close()

@@ -57,6 +57,8 @@ def nearest_hint(word: str, words: Sequence[str], otherwise: str) -> str:
 def coerce(item: "dataclasses.Field[Any]", value: Any, *, where: str) -> Any:
     """The value of a setting in its own type, from a flag, an environment text or a TOML value."""
     element, several = option_type(item)
+    if value == "" and (several or item.default is None):
+        return () if several and item.default == () else item.default  # an empty word takes back what a preset says
     if several:
         parts = list(value) if isinstance(value, list | tuple) else [value]
         if element is not str:  # words are split where the columns' names are known

@@ -23,7 +23,7 @@ class PrepareConfig(StageConfig):
     )  # fmt: skip
     drop: tuple[str, ...] = setting((), "Columns to leave out; patterns work.", metavar="COL", panel="Columns")
     drop_constant: bool = setting(False, "Leave out columns that hold one value only.", panel="Columns")
-    condition: str | None = setting(None, "Label column y: model p(x | y); one-hot.", metavar="COL", panel="Columns")
+    condition: str | None = setting(None, "Label column y: model p(x | y).", metavar="COL", panel="Columns")
     outlier_label: str | None = setting(
         None, "0/1 column, 1 = outlier; kept aside for evaluation.", metavar="COL", panel="Columns"
     )
@@ -60,7 +60,12 @@ class PrepareConfig(StageConfig):
         choices=("address", "tail", "train-test-split"), panel="Rows",
     )  # fmt: skip
     split_seeds: tuple[int, ...] = setting(
-        (42, 1051), "Seeds of train-test-split: test, then validation.", metavar="I,J", panel="Rows"
+        (42, 1051),
+        "Seeds of train-test-split: test, then validation.",
+        minimum=0,
+        maximum=2**32 - 1,
+        metavar="I,J",
+        panel="Rows",
     )
     dequantize: tuple[str, ...] = setting(
         ("auto",),
@@ -77,7 +82,9 @@ class PrepareConfig(StageConfig):
         "train", "Rows that fit the scaling; 'all' is for the paper's protocols.",
         choices=("train", "all"), panel="Scaling",
     )  # fmt: skip
-    delimiter: str | None = setting(None, "Column separator; found out if not given.", panel="Text files")
+    delimiter: str | None = setting(
+        None, "Column separator, such as ',' or tab; found out if not given.", panel="Text files"
+    )
     quote: str | None = setting(None, "Quote character; found out if not given.", panel="Text files")
     header: str = setting(
         "auto", "Whether the first row holds names.", choices=("auto", "yes", "no"), panel="Text files"
@@ -96,9 +103,9 @@ class PrepareConfig(StageConfig):
                 found=f"found: {', '.join(f'{share:g}' for share in self.split)} (sum {math.fsum(self.split):g})",
                 hint="for instance --split 0.81,0.09,0.10",
             )
-        if len(self.split_seeds) != 2 or min(self.split_seeds) < 0:
+        if len(self.split_seeds) != 2:
             raise BadConfig(
-                "prepare.split_seeds must be two non-negative whole numbers",
+                "prepare.split_seeds must be two whole numbers",
                 found=f"found: {', '.join(map(str, self.split_seeds))}",
                 hint="for instance --split-seeds 42,1051",
             )

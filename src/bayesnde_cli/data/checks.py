@@ -46,6 +46,7 @@ def linear_relations(values: np.ndarray, names: Sequence[str]) -> list[LinearRel
     from scipy.linalg import solve_triangular
 
     n_rows, n_columns = values.shape
+    values = values / np.maximum(np.max(np.abs(values), axis=0), np.finfo(float).tiny)  # squares stay finite
     centred = values - values.mean(axis=0)
     spread = np.sqrt(np.mean(centred**2, axis=0))
     centred = centred[:, spread > 0] / spread[spread > 0]

@@ -36,7 +36,7 @@ def noise_rules(rules: Sequence[str], facts: Mapping[str, ColumnFacts]) -> dict[
                     found=f"lattice or categorical: {', '.join(discrete) or 'no column'}",
                     hint=f"leave the rule out, or say --type {pattern}=lattice",
                 )
-            names = match_columns([pattern], list(facts), option="--dequantize")
+            names = match_columns([pattern], list(facts), option="--dequantize", what="feature")
             noise |= {name: bounds for name in names if name in discrete}
     return noise
 

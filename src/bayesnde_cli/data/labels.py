@@ -1,5 +1,6 @@
 """Columns that travel with a row but are not modelled: identity, class, outlier label, truth."""
 
+import re
 from collections.abc import Collection
 
 import numpy as np
@@ -11,6 +12,8 @@ from bayesnde_cli.data.roles import listed
 from bayesnde_cli.data.schema import Schema
 from bayesnde_cli.errors import BadInput
 
+# One spelling per number, and one that int64 holds: 01 and 1 stay two classes.
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,16}", re.ASCII)
 _OUTLIER_WORDS = {"0": 0, "0.0": 0, "false": 0, "no": 0, "1": 1, "1.0": 1, "true": 1, "yes": 1}
 
 
@@ -26,21 +29,21 @@ def class_list(words: Collection[str], column: str) -> tuple[tuple[str, ...], bo
     return classes, all(_is_whole(name) for name in classes)
 
 
-def class_codes(labels: pa.Array, classes: Collection[str], column: str, first_row: int = 0) -> np.ndarray:
+def class_codes(labels: pa.Array, classes: Collection[str], column: str, row_ids: np.ndarray) -> np.ndarray:
     """The position of each row's class, (rows,) int64."""
     codes = pc.index_in(labels, value_set=pa.array(list(classes), pa.string()))
     unseen = codes.is_null().to_numpy(zero_copy_only=False)
     if unseen.any():
         index = int(np.flatnonzero(unseen)[0])
         raise BadInput(
-            f"condition '{column}' has an unseen class in row {first_row + index + 1}",
+            f"condition '{column}' has an unseen class in row {row_ids[index] + 1:,}",
             found=[f"cell: {labels[index].as_py()!r}", f"classes: {listed(list(classes))}"],
             hint="correct or remove the row",
         )
     return codes.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def label_columns(batch: pa.RecordBatch, schema: Schema, first_row: int) -> dict[str, pa.Array]:
+def label_columns(batch: pa.RecordBatch, schema: Schema, row_ids: np.ndarray) -> dict[str, pa.Array]:
     """The label columns of a batch as they are stored: row names as text, classes as found, 0 or 1, and the truth."""
     roles = schema.roles
     stored: dict[str, pa.Array] = {}
@@ -48,12 +51,12 @@ def label_columns(batch: pa.RecordBatch, schema: Schema, first_row: int) -> dict
         stored[roles.id] = batch.column(roles.id)
     if roles.condition:
         labels = batch.column(roles.condition)
-        class_codes(labels, schema.classes, roles.condition, first_row)
+        class_codes(labels, schema.classes, roles.condition, row_ids)
         stored[roles.condition] = pc.cast(labels, pa.int64()) if schema.classes_are_whole else labels
     if roles.outlier_label:
-        stored[roles.outlier_label] = _outlier_codes(batch.column(roles.outlier_label), roles.outlier_label, first_row)
+        stored[roles.outlier_label] = outlier_codes(batch.column(roles.outlier_label), roles.outlier_label, row_ids)
     if roles.truth:
-        stored[roles.truth] = _truth(batch.column(roles.truth), roles.truth)
+        stored[roles.truth] = truth(batch.column(roles.truth), roles.truth)
     return stored
 
 
@@ -69,7 +72,8 @@ def label_fields(schema: Schema) -> list[pa.Field]:
     return [pa.field(name, kinds[name]) for name in roles.labels]
 
 
-def _truth(column: pa.Array, name: str) -> pa.Array:
+def truth(column: pa.Array, name: str) -> pa.Array:
+    """True log-densities, checked to be numbers."""
     if not pa.types.is_floating(column.type):
         raise BadInput(
             f"column '{name}' should hold true log-densities but holds text",
@@ -79,14 +83,15 @@ def _truth(column: pa.Array, name: str) -> pa.Array:
     return column
 
 
-def _outlier_codes(labels: pa.Array, name: str, first_row: int) -> pa.Array:
+def outlier_codes(labels: pa.Array, name: str, row_ids: np.ndarray) -> pa.Array:
+    """Outlier labels as 0 and 1, int64."""
     words = pc.utf8_lower(labels)
     codes = pc.index_in(words, value_set=pa.array(list(_OUTLIER_WORDS), pa.string()))
     unknown = codes.is_null().to_numpy(zero_copy_only=False)
     if unknown.any():
         index = int(np.flatnonzero(unknown)[0])
         raise BadInput(
-            f"outlier label '{name}' is neither 0 nor 1 in row {first_row + index + 1}",
+            f"outlier label '{name}' is neither 0 nor 1 in row {row_ids[index] + 1:,}",
             found=f"cell: {labels[index].as_py()!r}",
             hint="1 means outlier, 0 means inlier; true/false and yes/no are understood, too",
         )
@@ -94,4 +99,4 @@ def _outlier_codes(labels: pa.Array, name: str, first_row: int) -> pa.Array:
 
 
 def _is_whole(word: str) -> bool:
-    return word.lstrip("-").isdigit() and str(int(word)) == word and len(word) < 18
+    return _WHOLE.fullmatch(word) is not None

@@ -51,11 +51,11 @@ def model_rows(table: Table, schema: Schema) -> Iterator[ModelRows]:
     """The rows of a table in the model's space, batch by batch; `schema` comes from `match_table`."""
     first_row = 0
     for batch in table.batches(schema.roles.used, as_text=schema.text_columns()):
-        values = schema.encode(batch, first_row)
+        row_ids = np.arange(first_row, first_row + batch.num_rows)
+        values = schema.encode(batch, row_ids)
         _refuse_missing(values, schema, first_row)
-        row_ids = np.arange(first_row, first_row + len(values))
         x_scaled, log_jacobian = schema.scale(values, row_ids)
-        yield ModelRows(row_ids, x_scaled, log_jacobian, label_columns(batch, schema, first_row))
+        yield ModelRows(row_ids, x_scaled, log_jacobian, label_columns(batch, schema, row_ids))
         first_row += len(values)
 
 

@@ -1,14 +1,17 @@
 """What each column of the file is for: feature, label, truth, identity, split, or nothing."""
 
 import fnmatch
-from collections.abc import Sequence
+import shlex
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from bayesnde_cli.config import PrepareConfig, nearest_hint
-from bayesnde_cli.errors import BadInput, BadUsage
+from bayesnde_cli.errors import BadInput, BadUsage, escaped
 
 # `simulate` writes the exact log-density under this name.
 TRUTH_NAME = "true_log_density"
+
+_LONGEST_SHOWN = 60
 
 # Columns that our own tables carry beside the user's.
 RESERVED_NAMES = [
@@ -77,10 +80,17 @@ def assign_roles(names: Sequence[str], config: PrepareConfig) -> Roles:
     for role, name in single.items():
         if name is not None:
             _require_column(name, names, option=_option(role))
-    features = match_columns(config.features, names, option="--features")
     dropped = match_columns(config.drop, names, option="--drop")
-    if single["truth"] is None and TRUTH_NAME in names and TRUTH_NAME not in {*features, *dropped, *single.values()}:
+    named = {name for name in (*single.values(), *dropped) if name is not None}
+    features = tuple(
+        name
+        for name in match_columns(config.features, names, option="--features")
+        # A pattern yields to a role by name: --features '*' --condition y means all but y.
+        if name not in named or _is_named(name, config.features)
+    )
+    if single["truth"] is None and TRUTH_NAME in names and not _is_named(TRUTH_NAME, (*config.features, *named)):
         single["truth"] = TRUTH_NAME
+        features = tuple(name for name in features if name != TRUTH_NAME)
 
     _refuse_two_roles(features, dropped, single)
     taken = {name for name in single.values() if name is not None}
@@ -97,7 +107,7 @@ def assign_roles(names: Sequence[str], config: PrepareConfig) -> Roles:
             raise BadInput(
                 f"column '{name}' has a name that bayesnde writes itself",
                 found=f"reserved: {', '.join(RESERVED_NAMES)}",
-                hint=f"rename it in the file, or leave it out with --drop {name}",
+                hint=f"rename it in the file, or leave it out with --drop {quoted(name)}",
             )
     return Roles(
         features=chosen,
@@ -110,7 +120,12 @@ def assign_roles(names: Sequence[str], config: PrepareConfig) -> Roles:
     )
 
 
-def match_columns(wanted: Sequence[str], names: Sequence[str], *, option: str) -> tuple[str, ...]:
+def _is_named(name: str, items: Collection[str]) -> bool:
+    """Whether a column is named in full, alone or in a list."""
+    return any(name == item or name in (piece.strip() for piece in item.split(",")) for item in items)
+
+
+def match_columns(wanted: Sequence[str], names: Sequence[str], *, option: str, what: str = "column") -> tuple[str, ...]:
     """The columns that a list of names, comma-separated names and patterns stands for, in the file's order."""
     matched: set[str] = set()
     for item in wanted:
@@ -118,27 +133,36 @@ def match_columns(wanted: Sequence[str], names: Sequence[str], *, option: str) -
         for piece in pieces:
             hits = [piece] if piece in names else fnmatch.filter(names, piece)
             if not hits:
-                _require_column(piece, names, option=option)
+                _require_column(piece, names, option=option, what=what)
             matched.update(hits)
     return tuple(name for name in names if name in matched)
 
 
+def quoted(name: str) -> str:
+    """A column's name as it is typed in a shell."""
+    return shlex.quote(escaped(name))
+
+
 def listed(items: Sequence[str], most: int = 12) -> str:
-    """A list for a message, cut when it is long."""
-    shown = ", ".join(items[:most])
+    """A list for a message, cut when it is long; no item can pretend to be a line of its own."""
+    shown = ", ".join(_short(escaped(item)) for item in items[:most])
     return shown if len(items) <= most else f"{shown}, … ({len(items)} in all)"
+
+
+def _short(item: str) -> str:
+    return item if len(item) <= _LONGEST_SHOWN else item[: _LONGEST_SHOWN - 1] + "…"
 
 
 def _option(role: str) -> str:
     return "--split-column" if role == "split" else "--" + role.replace("_", "-")
 
 
-def _require_column(name: str, names: Sequence[str], *, option: str) -> None:
+def _require_column(name: str, names: Sequence[str], *, option: str, what: str = "column") -> None:
     if name not in names:
         raise BadUsage(
-            f"{option}: there is no column '{name}'",
-            found=f"columns: {listed(names)}",
-            hint=nearest_hint(name, names, "use one of the file's columns"),
+            f"{option}: there is no {what} '{name}'",
+            found=f"{what}s: {listed(names)}",
+            hint=nearest_hint(name, names, f"use one of the {what}s"),
         )
 
 

@@ -25,6 +25,17 @@ def noise_fractions(column: str, row_ids: np.ndarray, seed: int) -> np.ndarray:
     return uniform_at(derive_seed(seed, "prepare", "dequantize", column), row_ids)
 
 
+def _refuse_beyond_float32(u: np.ndarray, values: np.ndarray, row_ids: np.ndarray, column: str) -> None:
+    too_large = np.abs(u) > np.finfo(np.float32).max
+    if too_large.any():
+        index = int(np.flatnonzero(too_large)[0])
+        raise BadInput(
+            f"column '{column}' is too large for the model in row {row_ids[index] + 1:,}",
+            found=f"value: {values[index]:g}, scaled: {u[index]:g}, largest of float32: {np.finfo(np.float32).max:g}",
+            hint="use --scale marginal, which keeps any value in range",
+        )
+
+
 @dataclass(frozen=True)
 class Feature:
     """One modelled column: its kind, its categories if it has any, and its map into the model's space."""
@@ -34,12 +45,12 @@ class Feature:
     categories: tuple[str, ...]
     map: ColumnMap
 
-    def encode(self, column: pa.Array, first_row: int) -> np.ndarray:
+    def encode(self, column: pa.Array, row_ids: np.ndarray) -> np.ndarray:
         """The column as numbers: categories by their position, missing cells as NaN. (rows,), float64."""
         if self.kind is Kind.CATEGORICAL:
             codes = pc.index_in(column, value_set=pa.array(self.categories, pa.string()), skip_nulls=True)
             unseen = pc.and_(pc.is_null(codes), pc.is_valid(column)).to_numpy(zero_copy_only=False)
-            self._refuse(unseen, column, first_row, "an unseen category", f"categories: {listed(self.categories)}")
+            self._refuse(unseen, column, row_ids, "an unseen category", f"categories: {listed(self.categories)}")
             return pc.cast(codes, pa.float64()).to_numpy(zero_copy_only=False)
         if not pa.types.is_floating(column.type):
             some = next((str(cell) for cell in column if cell.is_valid), "")
@@ -49,10 +60,10 @@ class Feature:
                 hint="check that the column means what it meant when the model was fitted",
             )
         values = column.to_numpy(zero_copy_only=False)
-        self._refuse(np.isinf(values), column, first_row, "an infinity", "")
+        self._refuse(np.isinf(values), column, row_ids, "an infinity", "")
         if self.kind is Kind.LATTICE:
             off = np.isfinite(values) & (values != np.rint(values))
-            self._refuse(off, column, first_row, "a number off the lattice", "the model knows whole numbers only")
+            self._refuse(off, column, row_ids, "a number off the lattice", "the model knows whole numbers only")
         return values
 
     def scale(self, values: np.ndarray, row_ids: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -61,11 +72,11 @@ class Feature:
             return self.map.forward(values)
         return self.map.forward(values, noise_fractions(self.name, row_ids, seed))
 
-    def _refuse(self, bad: np.ndarray, column: pa.Array, first_row: int, what: str, found: str) -> None:
+    def _refuse(self, bad: np.ndarray, column: pa.Array, row_ids: np.ndarray, what: str, found: str) -> None:
         if bad.any():
             index = int(np.flatnonzero(bad)[0])
             raise BadInput(
-                f"column '{self.name}' has {what} in row {first_row + index + 1}",
+                f"column '{self.name}' has {what} in row {row_ids[index] + 1:,}",
                 found=[f"cell: {column[index].as_py()!r}", *([found] if found else [])],
                 hint="correct or remove the row",
             )
@@ -81,9 +92,9 @@ class Schema:
     classes_are_whole: bool  # class labels are whole numbers and stored as such
     seed: int
 
-    def encode(self, batch: pa.RecordBatch, first_row: int) -> np.ndarray:
-        """The features of a batch as numbers, (rows, p) float64."""
-        columns = [feature.encode(batch.column(feature.name), first_row) for feature in self.features]
+    def encode(self, batch: pa.RecordBatch, row_ids: np.ndarray) -> np.ndarray:
+        """The features of a batch as numbers, (rows, p) float64; `row_ids` are for messages."""
+        columns = [feature.encode(batch.column(feature.name), row_ids) for feature in self.features]
         return np.stack(columns, axis=1)
 
     def scale(self, values: np.ndarray, row_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -94,7 +105,9 @@ class Schema:
         scaled = np.empty(values.shape, np.float32)
         log_jacobian = np.zeros(len(values))
         for position, feature in enumerate(self.features):
-            scaled[:, position], log_slope = feature.scale(values[:, position], row_ids, self.seed)
+            u, log_slope = feature.scale(values[:, position], row_ids, self.seed)
+            _refuse_beyond_float32(u, values[:, position], row_ids, feature.name)
+            scaled[:, position] = u
             log_jacobian += log_slope  # column by column: one order of summation on every machine
         return scaled, np.round(log_jacobian, _JACOBIAN_DECIMALS)
 

@@ -60,14 +60,21 @@ def split_by_train_test_split(
     from sklearn.model_selection import train_test_split
 
     train, validation, test = shares
-    rest, tested = train_test_split(np.arange(n_rows), test_size=test, random_state=seeds[0], stratify=strata)
-    _, validated = train_test_split(
-        rest,
-        # Rounded: 0.09 / 0.9 must be 0.1 and not a hair more, which would cost a row.
-        test_size=round(validation / (train + validation), 12),
-        random_state=seeds[1],
-        stratify=None if strata is None else strata[rest],
-    )
+    try:
+        rest, tested = train_test_split(np.arange(n_rows), test_size=test, random_state=seeds[0], stratify=strata)
+        _, validated = train_test_split(
+            rest,
+            # Rounded: 0.09 / 0.9 must be 0.1 and not a hair more, which would cost a row.
+            test_size=round(validation / (train + validation), 12),
+            random_state=seeds[1],
+            stratify=None if strata is None else strata[rest],
+        )
+    except ValueError as error:  # a share too small for a row, or for a row of each class
+        raise BadInput(
+            "the rows cannot be split in these shares",
+            found=f"reason: {error}",
+            hint="give more rows, or other shares with --split",
+        ) from None
     split = np.full(n_rows, TRAIN, np.int8)
     split[tested] = TEST
     split[validated] = VALIDATION
@@ -87,6 +94,19 @@ def split_by_words(words: Sequence[str | None], row_ids: np.ndarray, column: str
             )
         split[row] = code
     return split
+
+
+def check_classes(split: np.ndarray, strata: np.ndarray, classes: Sequence[str], column: str) -> None:
+    """Refuse splits of which one lacks a class: it could be neither learnt nor judged."""
+    for code, name in enumerate(SPLITS):
+        counts = np.bincount(strata[split == code], minlength=len(classes))
+        lacking = [word for word, count in zip(classes, counts, strict=True) if count == 0]
+        if lacking:
+            raise BadInput(
+                f"condition '{column}' has no {name} rows of {len(lacking)} of its {len(classes)} classes",
+                found=f"classes: {listed(lacking)}",
+                hint="split otherwise (--split, --split-method, --split-column), or leave these classes out",
+            )
 
 
 def check_splits(split: np.ndarray) -> None:
@@ -114,8 +134,8 @@ def check_strata(strata: np.ndarray, classes: Sequence[str], column: str) -> Non
 
 def share_sizes(n_rows: int, shares: Sequence[float]) -> tuple[int, int, int]:
     """Whole numbers of rows closest to the shares; they sum to `n_rows`, and none is 0 from 3 rows on."""
-    n_test = max(1, round(n_rows * shares[TEST]))
-    n_validation = max(1, round(n_rows * shares[VALIDATION]))
+    n_test = min(max(1, round(n_rows * shares[TEST])), n_rows - 2)
+    n_validation = min(max(1, round(n_rows * shares[VALIDATION])), n_rows - n_test - 1)
     return n_rows - n_test - n_validation, n_validation, n_test
 
 

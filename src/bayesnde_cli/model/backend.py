@@ -24,8 +24,9 @@ def load_tensorflow(*, verbose: bool = False, environ: MutableMapping[str, str] 
     with _stderr_held_back():
         import tensorflow
 
-        # Devices are looked for at the first use; a machine without a GPU complains about it then.
+        # Devices and the compiler are started at their first use, and both have something to say: let it be now.
         tensorflow.config.list_physical_devices()
+        tensorflow.function(lambda x: x + x, jit_compile=True)(tensorflow.constant(1.0))
     return tensorflow
 
 

@@ -3,15 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from bayesnde_cli.artifacts import manifest as manifests
 from bayesnde_cli.artifacts import plan as plans
 from bayesnde_cli.artifacts import shards
 from bayesnde_cli.artifacts.claims import block_holders, holder
+from bayesnde_cli.artifacts.fingerprint import sha256_file
 from bayesnde_cli.artifacts.layout import STAGES, TEST_SET, RunLayout, Stage
+from bayesnde_cli.artifacts.manifest import Manifest
 from bayesnde_cli.artifacts.upstream import stale_inputs
 from bayesnde_cli.errors import BayesndeError
+
+# `status` reads the user's files again up to this size, to see whether they have changed.
+_HASHED_BYTES = 16 * 2**20
 
 
 class State(StrEnum):
@@ -52,9 +58,9 @@ class RunStatus:
 
     @property
     def is_sound(self) -> bool:
-        """Something is there, and nothing that is there is stale or damaged."""
+        """The first stage is there or under way, and nothing that is there is stale or damaged."""
         states = {status.state for status in self.stages}
-        return states != {State.MISSING} and not states & {State.STALE, State.DAMAGED}
+        return self.stages[0].state in (State.DONE, State.RUNNING) and not states & {State.STALE, State.DAMAGED}
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -65,16 +71,19 @@ class RunStatus:
         }
 
 
-def run_status(layout: RunLayout, commands: Sequence[str]) -> RunStatus:
-    """The state of every stage of a run; `commands` are the stages that can be run, for the advice."""
+def run_status(layout: RunLayout, commands: Sequence[str], *, is_verifying: bool = False) -> RunStatus:
+    """The state of every stage of a run; `commands` are the stages that can be run, for the advice.
+
+    With `is_verifying` every output is read and compared with its hash, and not by its size alone.
+    """
     statuses: list[StageStatus] = []
     for stage in STAGES:
         set_names: Sequence[str | None] = (layout.sets(stage.name) or [TEST_SET]) if stage.is_per_set else [None]
-        statuses += [_stage_status(layout, stage, set_name) for set_name in set_names]
+        statuses += [_stage_status(layout, stage, set_name, is_verifying) for set_name in set_names]
     return RunStatus(str(layout.root), tuple(statuses), _next_command(layout, statuses, commands))
 
 
-def _stage_status(layout: RunLayout, stage: Stage, set_name: str | None) -> StageStatus:
+def _stage_status(layout: RunLayout, stage: Stage, set_name: str | None, is_verifying: bool) -> StageStatus:
     manifest_file = layout.manifest_file(stage.name, set_name)
     folder = manifest_file.parent
     who = holder(layout.claim_file(stage.name, set_name))
@@ -90,13 +99,29 @@ def _stage_status(layout: RunLayout, stage: Stage, set_name: str | None) -> Stag
         return StageStatus(stage.name, set_name, State.MISSING)
     try:
         manifest = manifests.read(manifest_file)
-        manifests.check_outputs(manifest, folder, deep=False)
-        stale = stale_inputs(layout, manifest)
+        manifests.check_outputs(manifest, folder, deep=is_verifying)
+        stale = [*stale_inputs(layout, manifest), *_changed_data(manifest)]
     except BayesndeError as error:
         return StageStatus(stage.name, set_name, State.DAMAGED, f"{error.what}: {'; '.join(error.found)}", **progress)
     if stale:
         return StageStatus(stage.name, set_name, State.STALE, "; ".join(stale), **progress)
     return StageStatus(stage.name, set_name, State.DONE, manifest.ended, **progress)
+
+
+def _changed_data(manifest: Manifest) -> list[str]:
+    """The user's files that have changed since they were read; a file that is gone is no news."""
+    changed = []
+    for recorded in manifest.inputs.values():
+        path = Path(recorded.get("path", "-"))
+        if not path.is_absolute() or not path.is_file():
+            continue
+        n_bytes = path.stat().st_size
+        is_same = n_bytes == recorded["bytes"] and (
+            n_bytes > _HASHED_BYTES or sha256_file(path) == recorded["sha256"]  # a large file is judged by its size
+        )
+        if not is_same:
+            changed.append(f"{path} has changed")
+    return changed
 
 
 def _progress(layout: RunLayout, stage: Stage, set_name: str | None) -> dict[str, int]:
@@ -118,7 +143,9 @@ def _progress(layout: RunLayout, stage: Stage, set_name: str | None) -> dict[str
 
 def _next_command(layout: RunLayout, statuses: Sequence[StageStatus], commands: Sequence[str]) -> str | None:
     for status in statuses:
-        if status.stage in commands and status.state not in (State.DONE, State.RUNNING):
+        if status.state is State.RUNNING:
+            return f"wait for {layout.label(status.stage, status.set_name)}"
+        if status.stage in commands and status.state is not State.DONE:
             options = ["--restart"] if status.state in (State.STALE, State.DAMAGED) else []
             return layout.command(status.stage, status.set_name, *options)
     return None

@@ -71,7 +71,7 @@ def test_text_in_a_numeric_column() -> None:
     assert message(HEADER + "big,red,0,?,?\n", CHOSEN) == (
         "error: column 'size' holds text in row 1\n"
         "  cell: 'big'\n"
-        "hint: use `--type size=categorical`, `--missing-token TOKEN`, or `--drop size`"
+        "hint: correct the cell; or use `--missing-token big`, `--drop size`, or `--type size=categorical`"
     )
 
 

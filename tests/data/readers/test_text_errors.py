@@ -27,7 +27,7 @@ def test_text_in_a_column_of_numbers() -> None:
     assert message("age,x\n" + "1,1\n" * 16 + "n/a2,1\n") == (
         "error: column 'age' holds text in row 17\n"
         "  cell: 'n/a2'\n"
-        "hint: use `--type age=categorical`, `--missing-token TOKEN`, or `--drop age`"
+        "hint: correct the cell; or use `--missing-token n/a2`, `--drop age`, or `--type age=categorical`"
     )
 
 
@@ -35,7 +35,7 @@ def test_a_row_is_counted_within_its_file_and_the_file_is_named_when_there_are_s
     assert message("age\n1\n2\n", "age\n3\nx\n5\n") == (
         "error: column 'age' holds text in row 2 of b.csv\n"
         "  cell: 'x'\n"
-        "hint: use `--type age=categorical`, `--missing-token TOKEN`, or `--drop age`"
+        "hint: correct the cell; or use `--missing-token x`, `--drop age`, or `--type age=categorical`"
     )
 
 
@@ -52,7 +52,8 @@ def test_control_characters_are_spelled_out() -> None:
     assert message("a\x1b[31m b\n1\n2\n\x1b[2Jx\n", delimiter=",") == (
         "error: column 'a\\x1b[31m b' holds text in row 3\n"
         "  cell: '\\x1b[2Jx'\n"
-        "hint: use `--type 'a\\x1b[31m b=categorical'`, `--missing-token TOKEN`, or `--drop 'a\\x1b[31m b'`"
+        "hint: correct the cell; or use `--missing-token '\\x1b[2Jx'`, `--drop 'a\\x1b[31m b'`, "
+        "or `--type 'a\\x1b[31m b=categorical'`"
     )
 
 
@@ -124,7 +125,7 @@ def test_binary_content() -> None:
     assert message(b"\x01\x02\x00\x03") == (
         "error: a.csv is not text\n"
         "  NUL bytes, as in binary files\n"
-        "hint: give CSV, Parquet, NPY, NPZ, MAT, IDX or ARFF; for UTF-16 text set `--encoding utf-16`"
+        "hint: give CSV, Parquet, NPY, NPZ, MAT, IDX or ARFF; for UTF-16 text set `--encoding utf-16-le`"
     )
 
 

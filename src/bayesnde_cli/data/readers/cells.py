@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 
 from bayesnde_cli.data.readers.table import Kind
 
-MISSING_TOKENS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
+MISSING_TOKENS = ("", "NA", "N/A", "#N/A", "<NA>", "na", "n/a", "NaN", "nan", "null", "NULL", "None", "?")
 
 _NUMBER = r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|(?i:inf|infinity|nan))"
 NUMBER = re.compile(_NUMBER)
@@ -53,6 +53,11 @@ def numbers(cells: pa.Array, decimal: str) -> pa.Array:
         is_one = pc.fill_null(pc.match_substring_regex(plain, ARROW_NUMBER), True)
         raise NotANumber(pc.index(is_one, False).as_py()) from error
     return nan_as_null(values)
+
+
+def words(cells: pa.Array) -> pa.Array:
+    """Cells of text, whole numbers in one spelling: `17.0` is `17`, as typed files deliver it."""
+    return pc.replace_substring_regex(cells, r"^(-?(?:0|[1-9][0-9]*))\.0+$", r"\1")
 
 
 def nan_as_null(values: pa.Array) -> pa.Array:

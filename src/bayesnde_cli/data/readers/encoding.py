@@ -40,8 +40,9 @@ def encoding_of(source: Source, wanted: str | None) -> str:
 
 def _known(encoding: str) -> str:
     try:
+        "x".encode(encoding)  # refuses codecs that are no text encodings, such as rot13
         return codecs.lookup(encoding).name
-    except LookupError as error:
+    except (LookupError, UnicodeError) as error:
         raise BadInput(
             f"unknown encoding {encoding!r}",
             found="encodings go by names such as utf-8, latin-1, cp1252, utf-16",

@@ -51,6 +51,12 @@ def format_of(source: Source) -> Format:
             raise BadInput(f"{source.name} is {what}", found=f"first bytes: {head[:8]!r}", hint=hint)
     if head[:2] == b"\0\0" and len(head) >= 4 and head[2] in IDX_TYPES and 1 <= head[3] <= IDX_MAX_AXES:
         return "idx"
+    if head.lstrip().startswith((b'{"', b"[{", b"[[", b"{\n")):
+        raise BadInput(
+            f"{source.name} is a JSON file",
+            found=f"first bytes: {head[:16]!r}",
+            hint="write the table as CSV or Parquet",
+        )
     return "arff" if _is_arff(source) else "text"
 
 

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from bayesnde_cli.data.readers.array_table import not_numbers
-from bayesnde_cli.data.readers.cells import nan_as_null
+from bayesnde_cli.data.readers.cells import nan_as_null, words
 from bayesnde_cli.data.readers.source import Source
 from bayesnde_cli.data.readers.table import (
     MAX_BATCH_ROWS,
@@ -106,6 +106,6 @@ def _cast(column: pa.Array, kind: Kind) -> pa.Array:
     if kind == "text":
         if pt.is_floating(column.type):
             column = nan_as_null(column)
-        return column.cast(pa.string())
+        return words(column.cast(pa.string()))
     # unsafe: integers past 2^53 are rounded to the nearest double rather than refused
     return nan_as_null(column.cast(pa.float64(), safe=False))

@@ -105,8 +105,12 @@ def _folder(path: Path) -> str:
 
 def _spooled(stream: BinaryIO) -> Path:
     handle, name = tempfile.mkstemp(prefix="bayesnde-")
-    with os.fdopen(handle, "wb") as spool:
-        shutil.copyfileobj(stream, spool, 1 << 20)
+    try:
+        with os.fdopen(handle, "wb") as spool:
+            shutil.copyfileobj(stream, spool, 1 << 20)
+    except BaseException:
+        os.unlink(name)
+        raise
     return Path(name)
 
 

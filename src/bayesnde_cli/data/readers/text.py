@@ -7,7 +7,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.csv
 
-from bayesnde_cli.data.readers.cells import NotANumber, cleaned, kind_of, numbers
+from bayesnde_cli.data.readers.cells import NotANumber, cleaned, kind_of, numbers, words
 from bayesnde_cli.data.readers.source import Source
 from bayesnde_cli.data.readers.table import Kind, Table, schema_of, shown, slices
 from bayesnde_cli.data.readers.text_format import TextLayout
@@ -54,16 +54,16 @@ class TextTable(Table):
     def column(self, name: str, cells: pa.Array, kind: Kind, first_row: int) -> pa.Array:
         """Cleaned cells as what the column is delivered as."""
         if kind == "text":
-            return cells
+            return words(cells)
         try:
             return numbers(cells, self.layout.decimal)
         except NotANumber as error:
-            name_shown = escaped(name)
+            name_shown, cell = escaped(name), cells[error.index].as_py()
             raise BadInput(
                 f"column {shown(name)} holds text in {self.source.row(first_row + error.index)}",
-                found=f"cell: {shown(cells[error.index].as_py())}",
-                hint=f"use `--type {shlex.quote(f'{name_shown}=categorical')}`, `--missing-token TOKEN`, "
-                f"or `--drop {shlex.quote(name_shown)}`",
+                found=f"cell: {shown(cell)}",
+                hint=f"correct the cell; or use `--missing-token {shlex.quote(escaped(cell[:20]))}`, "
+                f"`--drop {shlex.quote(name_shown)}`, or `--type {shlex.quote(f'{name_shown}=categorical')}`",
             ) from error
 
     def _found_kinds(self, columns: Sequence[str]) -> dict[str, Kind | None]:

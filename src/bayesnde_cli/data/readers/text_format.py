@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from bayesnde_cli.data.readers.cells import MISSING_TOKENS, is_number
 from bayesnde_cli.data.readers.delimiter import find_delimiter, find_quote
 from bayesnde_cli.data.readers.encoding import encoding_of
+from bayesnde_cli.data.readers.preamble import preamble_of
 from bayesnde_cli.data.readers.records import WHITE_SPACE, records_of, sample_of
 from bayesnde_cli.data.readers.source import Source
 from bayesnde_cli.data.readers.table import duplicates, listed, made_up_names, shown
@@ -81,10 +82,12 @@ class TextLayout:
 def find_layout(source: Source, text: TextFormat) -> TextLayout:
     """The layout of a delimited text from its first lines; what `text` says is taken as it is."""
     encoding = encoding_of(source, text.encoding)
-    sample, is_whole = _sample(source, encoding)
+    n_skipped_bytes, n_skipped_lines, declared = preamble_of(source, encoding)
+    sample, is_whole = _sample(source, encoding, n_skipped_bytes)
+    asked = text.delimiter or declared
     quote = find_quote(sample) if text.quote is None else text.quote
-    quote = "" if quote == text.delimiter else quote
-    delimiter = text.delimiter or find_delimiter(sample, quote, text.decimal)
+    quote = "" if quote == asked else quote
+    delimiter = asked or find_delimiter(sample, quote, text.decimal)
     records = records_of(sample, delimiter, quote)
     if not records:
         raise BadInput(f"{source.name} is empty", found="no text", hint="give a file that holds a table")
@@ -104,16 +107,18 @@ def find_layout(source: Source, text: TextFormat) -> TextLayout:
         decimal=decimal,
         encoding=encoding,
         missing=(*MISSING_TOKENS, *text.missing),
-        description=_description(source, delimiter, len(records[0]), has_header, decimal, encoding),
+        description=_description(source, delimiter, records[0], has_header, decimal, encoding, n_skipped_lines),
         is_padded=delimiter != WHITE_SPACE and is_padded(sample, delimiter, quote),
         rewrite=one_tab_between(quote) if delimiter == WHITE_SPACE else None,
+        n_skipped_bytes=n_skipped_bytes,
     )
 
 
-def _sample(source: Source, encoding: str) -> tuple[str, bool]:
+def _sample(source: Source, encoding: str, n_skipped_bytes: int) -> tuple[str, bool]:
     """The first lines of the text, two of them at least, and whether that is all of it."""
     text, is_whole = "", True
     with source.open() as stream:
+        stream.read(n_skipped_bytes)
         for chunk in decoded(source, stream, encoding, chunk_bytes=SAMPLE_BYTES):
             if len(LINE_BREAK.findall(text)) > 1:
                 is_whole = False
@@ -157,10 +162,15 @@ def _names(source: Source, header: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def _description(source: Source, delimiter: str, n_columns: int, has_header: bool, decimal: str, encoding: str) -> str:
+def _description(
+    source: Source, delimiter: str, first: Sequence[str], has_header: bool, decimal: str, encoding: str, n_skipped: int
+) -> str:
     words = {WHITE_SPACE: "separated by white space", "\t": "separated by tabs"}
-    layout = words.get(delimiter, f"separated by {delimiter!r}") if n_columns > 1 else "one column"
-    parts = ["CSV", layout, "header" if has_header else "no header"]
+    layout = words.get(delimiter, f"separated by {delimiter!r}") if len(first) > 1 else "one column"
+    # Without a header the first row is shown: whoever sees names there knows what to do.
+    header = "header" if has_header else f"no header (first row: {', '.join(first[:3])}{', …' * (len(first) > 3)})"
+    parts = ["CSV", layout, header]
+    parts += [f"{n_skipped} comment line{'s' * (n_skipped != 1)} skipped"] if n_skipped else []
     parts += ["decimal comma"] if decimal == "," else []
     parts += [encoding, *(["gzip"] if source.is_gzip else [])]
     return ", ".join(parts)

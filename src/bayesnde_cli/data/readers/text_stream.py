@@ -87,10 +87,10 @@ def decoded(source: Source, stream: BinaryIO, encoding: str, *, chunk_bytes: int
         raw = stream.read(chunk_bytes)
         try:
             text = decoder.decode(raw, final=not raw)
-        except UnicodeDecodeError as error:
+        except UnicodeError as error:
             if b"\0" in raw and not encoding.startswith("utf-16"):
                 raise _binary(source) from error
-            wrong = error.object[error.start : error.start + 8]
+            wrong = error.object[error.start : error.start + 8] if isinstance(error, UnicodeDecodeError) else raw[:8]
             raise BadInput(
                 f"{source.name} is not {encoding} text",
                 found=f"bytes: {wrong!r}",
@@ -111,7 +111,7 @@ def _binary(source: Source) -> BadInput:
     return BadInput(
         f"{source.name} is not text",
         found="NUL bytes, as in binary files",
-        hint="give CSV, Parquet, NPY, NPZ, MAT, IDX or ARFF; for UTF-16 text set `--encoding utf-16`",
+        hint="give CSV, Parquet, NPY, NPZ, MAT, IDX or ARFF; for UTF-16 text set `--encoding utf-16-le`",
     )
 
 

@@ -19,6 +19,8 @@ _DISCOUNTS = (0.0, 1.0, 4.0, 16.0, 64.0, 256.0, 1024.0)
 # share of the rows are not worth a second fit.
 _SPIKE = 4.0
 _SPIKE_SHARE = 0.02
+# A longer table of values would not be bounded memory, and frequencies of values seen once are no evidence.
+_MAX_TABLE = 16_384
 _MAX_RANGE = 65_536  # counting by index is quicker than sorting, up to this range
 
 
@@ -35,11 +37,12 @@ def fit_lattice(train_values: Array, validation_values: Array, *, noise: Noise |
     union, counts = _aligned(values, train_counts, validation)
     if len(values) > _MANY_VALUES or len(values) * _FEW_ROWS_PER_VALUE > len(train):
         backgrounds = [fitted_mixture(train, validation), *_without_spikes(values, train_counts, validation)]
-        discounts = [discount for discount in _DISCOUNTS if discount < np.max(train_counts)]
+        lengths = [(discount, int(np.sum(train_counts > discount))) for discount in _DISCOUNTS]
+        discounts = [discount for discount, length in lengths if 0 < length <= _MAX_TABLE]
     else:
         backgrounds = [_single_gaussian(values, train_counts)]
         discounts = [0.0]
-    best_score = -np.inf
+    best_score, best = -np.inf, (backgrounds[0], 0.0, 1.0)  # the background alone, if every table is too long
     for candidate in backgrounds:
         mass = np.exp(candidate.log_mass(union))
         for discount in discounts:
@@ -47,7 +50,8 @@ def fit_lattice(train_values: Array, validation_values: Array, *, noise: Noise |
             if score > best_score + LEAST_GAIN:
                 best_score, best = score, (candidate, discount, weight)
     background, discount, weight = best
-    is_kept = train_counts > discount
+    # A table without weight is no table; one value keeps the map's form.
+    is_kept = train_counts > discount if weight < 1.0 else np.arange(len(values)) == np.argmax(train_counts)
     return LatticeMarginal(
         values[is_kept],
         train_counts[is_kept] - discount,

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from bayesnde_cli.artifacts import manifest as manifests
-from bayesnde_cli.artifacts.atomic import sweep, temporary_beside, write_json
-from bayesnde_cli.artifacts.claims import running
+from bayesnde_cli.artifacts.atomic import cannot_write, sweep, temporary_beside, write_json
+from bayesnde_cli.artifacts.claims import Claim, running
 from bayesnde_cli.artifacts.environment import utc_now
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.manifest import Manifest, StageState
+from bayesnde_cli.artifacts.publish import publish
 from bayesnde_cli.artifacts.tables import count_rows
 from bayesnde_cli.config import PrepareConfig
 from bayesnde_cli.data.features import noise_rules
@@ -24,7 +25,13 @@ from bayesnde_cli.data.roles import assign_roles
 from bayesnde_cli.data.splits import SPLITS
 from bayesnde_cli.stages.prepare.fitting import assign_splits, condition_classes, fit_features, make_schema
 from bayesnde_cli.stages.prepare.staging import stage_table
-from bayesnde_cli.stages.prepare.survey import kept_rows, show_features, survey_features, warn_about_features
+from bayesnde_cli.stages.prepare.survey import (
+    check_labels,
+    kept_rows,
+    show_features,
+    survey_features,
+    warn_about_features,
+)
 from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION, write_splits
 from bayesnde_cli.stages.reporting import Report, counted
 
@@ -63,23 +70,20 @@ def run(
     """Prepare the rows of one or several files in the run directory."""
     started = utc_now()
     sources = sources_of(data, stdin=stdin)
-    with _staging(layout) as staging:
+    with _staging(layout) as (staging, claim):
         inputs = {
-            f"data-{index}": manifests.describe_input(source.path, given=str(given))
+            f"data-{index}": manifests.describe_input(source.path, given=_given(given))
             for index, (source, given) in enumerate(zip(sources, data, strict=True))
         }
-        identity = {"settings": config.as_dict(), "data": [entry["sha256"] for entry in inputs.values()]}
+        identity = {"settings": config.as_dict(), "data": {name: entry["sha256"] for name, entry in inputs.items()}}
         manifest_file = layout.manifest_file(STAGE)
-        if not is_restart and manifests.stage_state(layout, STAGE, identity) is StageState.UP_TO_DATE:
+        if not is_restart and manifests.stage_state(layout, STAGE, identity, deep=True) is StageState.UP_TO_DATE:
             return _prepared(layout, manifests.read(manifest_file).run_id, is_up_to_date=True)
 
         run_id = manifests.derive_run_id(identity)
-        _make(staging, sources, config, report, run_id)
-        # All is made and checked. Only now does an older result give way, and its manifest goes first.
-        manifest_file.unlink(missing_ok=True)
-        outputs = [layout.schema_file(), *map(layout.split_file, SPLITS)]
-        for output in outputs:
-            os.replace(staging / output.name, output)
+        with cannot_write(layout.stage_dir(STAGE)):
+            _make(staging, sources, config, report, run_id)
+        outputs = [layout.schema_file().name, *(layout.split_file(name).name for name in SPLITS)]
         manifest = Manifest(
             stage=STAGE,
             set_name=None,
@@ -88,11 +92,13 @@ def run(
             config=config.as_dict(),
             seed=config.seed,
             inputs=inputs,
-            outputs=manifests.describe_outputs(layout.stage_dir(STAGE), outputs),
+            outputs=manifests.describe_outputs(staging, [staging / name for name in outputs]),
             device="cpu",
             started=started,
         )
-        manifests.write(manifest_file, manifest)
+        manifests.write(staging / manifest_file.name, manifest)
+        # All is made and checked. Only now does an older result give way.
+        publish(staging, layout.stage_dir(STAGE), outputs, manifest_file.name, claim)
     return _prepared(layout, run_id, is_up_to_date=False)
 
 
@@ -109,6 +115,7 @@ def _make(folder: Path, sources: Sequence[Source], config: PrepareConfig, report
     )
 
     row_ids = kept_rows(staged, roles, config, report)
+    check_labels(staged, roles, row_ids)
     facts = survey_features(staged, roles, row_ids, config, report)
     noise = noise_rules(config.dequantize, facts)
     show_features(staged, roles, facts, noise, report)
@@ -124,23 +131,29 @@ def _make(folder: Path, sources: Sequence[Source], config: PrepareConfig, report
 
 
 @contextlib.contextmanager
-def _staging(layout: RunLayout) -> Iterator[Path]:
-    """A folder for work in progress inside the stage's folder, ours alone; it goes whatever happens."""
+def _staging(layout: RunLayout) -> Iterator[tuple[Path, Claim]]:
+    """A folder for work in progress inside the stage's folder, and the claim on the stage; both go at the end."""
     folder = layout.stage_dir(STAGE)
     is_new = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
-        with running(layout, STAGE):
+        with running(layout, STAGE) as claim:
             sweep(folder)
             staging = temporary_beside(folder / "staging")
             staging.mkdir()
             try:
-                yield staging
+                yield staging, claim
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
     finally:
         for path in is_new:  # bad input leaves no empty run directory behind
             with contextlib.suppress(OSError):
                 path.rmdir()
+
+
+def _given(path: Path) -> str:
+    """Where the user's file is, for the record and for `status`: absolute, - for stdin, odd bytes spelled out."""
+    text = "-" if str(path) == "-" else os.path.abspath(path)
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _text_format(config: PrepareConfig) -> TextFormat:

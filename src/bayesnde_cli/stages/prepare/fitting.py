@@ -11,7 +11,7 @@ from bayesnde_cli.data import splits
 from bayesnde_cli.data.features import fit_map
 from bayesnde_cli.data.kinds import ColumnFacts
 from bayesnde_cli.data.labels import class_codes, class_list
-from bayesnde_cli.data.roles import Roles
+from bayesnde_cli.data.roles import Roles, quoted
 from bayesnde_cli.data.scaling import Noise
 from bayesnde_cli.data.schema import Feature, Schema, noise_fractions
 from bayesnde_cli.errors import BadInput
@@ -19,30 +19,32 @@ from bayesnde_cli.stages.prepare.staging import StagedTable
 from bayesnde_cli.stages.prepare.survey import feature_values
 from bayesnde_cli.stages.reporting import Report
 
-# Networks see float32: a column whose spread is below this many of its steps cannot be told apart there.
+# Networks see float32: a column whose body spans less than this many of its steps cannot be told apart there.
 _MIN_FLOAT32_STEPS = 1000.0
+_BODY = (0.05, 0.95)
 
 
 def assign_splits(
     staged: StagedTable, roles: Roles, row_ids: np.ndarray, classes: tuple[str, ...], config: PrepareConfig
 ) -> np.ndarray:
     """The split of every kept row, (rows,) int8."""
+    strata = None
+    if roles.condition:
+        labels = staged.column(roles.condition).take(pa.array(row_ids)).combine_chunks()
+        strata = class_codes(labels, classes, roles.condition, row_ids)
+        splits.check_strata(strata, classes, roles.condition)
     if roles.split:
         words = staged.column(roles.split).take(pa.array(row_ids)).to_pylist()
         split = splits.split_by_words(words, row_ids, roles.split)
+    elif config.split_method == "tail":
+        split = splits.split_by_tail(len(row_ids), config.split, config.seed)
+    elif config.split_method == "train-test-split":
+        split = splits.split_by_train_test_split(len(row_ids), config.split, config.split_seeds, strata)
     else:
-        strata = None
-        if roles.condition:
-            labels = staged.column(roles.condition).take(pa.array(row_ids)).combine_chunks()
-            strata = class_codes(labels, classes, roles.condition)
-            splits.check_strata(strata, classes, roles.condition)
-        if config.split_method == "tail":
-            split = splits.split_by_tail(len(row_ids), config.split, config.seed)
-        elif config.split_method == "train-test-split":
-            split = splits.split_by_train_test_split(len(row_ids), config.split, config.split_seeds, strata)
-        else:
-            split = splits.split_by_address(row_ids, config.split, config.seed, strata)
+        split = splits.split_by_address(row_ids, config.split, config.seed, strata)
     splits.check_splits(split)
+    if roles.condition and strata is not None:
+        splits.check_classes(split, strata, classes, roles.condition)
     return split
 
 
@@ -103,16 +105,19 @@ def _refuse_constant(train: np.ndarray, name: str) -> None:
         raise BadInput(
             f"column '{name}' holds one value only in the training rows",
             found=f"value: {train[0]:g}",
-            hint=f"leave it out with --drop '{name}', or try another --seed",
+            hint=f"leave it out with --drop {quoted(name)}, or try another --seed",
         )
 
 
 def _refuse_lost_in_float32(feature: Feature, train: np.ndarray, row_ids: np.ndarray, seed: int) -> None:
     scaled, _ = feature.scale(train, row_ids, seed)
-    spread, largest = float(np.std(scaled)), float(np.max(np.abs(scaled)))
-    if spread < _MIN_FLOAT32_STEPS * largest * 2.0**-23:
+    low, high = np.quantile(scaled, _BODY)
+    body = scaled[(scaled >= low) & (scaled <= high)]
+    resolution = np.spacing(np.float32(np.max(np.abs(body))))
+    spread = float(high - low)
+    if 0 < spread < _MIN_FLOAT32_STEPS * float(resolution):
         raise BadInput(
-            f"column '{feature.name}' varies too little around a large value for float32",
-            found=f"spread: {spread:.3g}, largest value: {largest:.6g}",
-            hint="use --scale standard or --scale marginal, which take the offset away first",
+            f"column '{feature.name}' is lost in float32, which the model works in",
+            found=f"nine tenths of its scaled values lie between {low:.9g} and {high:.9g}",
+            hint="use --scale standard or --scale marginal against a large offset, --scale marginal against outliers",
         )

@@ -10,10 +10,13 @@ import pyarrow.parquet as pq
 
 from bayesnde_cli.data.kinds import MAX_CATEGORIES, refuse_too_many
 from bayesnde_cli.data.readers import Table
+from bayesnde_cli.data.roles import quoted
 from bayesnde_cli.errors import BadInput
 from bayesnde_cli.stages.reporting import Report
 
 BATCH_ROWS = 65_536
+# The square of a larger number is not finite.
+LARGEST = 1e150
 
 
 class StagedTable:
@@ -44,6 +47,15 @@ class StagedTable:
                 complete &= pc.is_valid(self.column(name)).to_numpy()
         return complete
 
+    def empty_rows(self) -> np.ndarray:
+        """Which rows have no cell at all, as the `,,,` lines at the end of a spreadsheet, (rows,) bool."""
+        if min(self.n_missing.values()) == 0:
+            return np.zeros(self.n_rows, bool)
+        empty = np.ones(self.n_rows, bool)
+        for name in self.n_missing:
+            empty &= pc.is_null(self.column(name)).to_numpy()
+        return empty
+
     def batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Batches of rows, each with the position of its first row."""
         first_row = 0
@@ -70,9 +82,11 @@ def stage_table(
                 for name in columns:
                     column = batch.column(name)
                     n_missing[name] += column.null_count
+                    if name not in features:
+                        continue
                     if pa.types.is_floating(column.type):
                         _refuse_infinity(column, name, n_rows)
-                    elif name in features:
+                    else:
                         seen = words.setdefault(name, set())
                         seen.update(word for word in pc.unique(column).to_pylist() if word is not None)
                         if len(seen) > MAX_CATEGORIES:
@@ -89,11 +103,11 @@ def stage_table(
 
 
 def _refuse_infinity(column: pa.Array, name: str, first_row: int) -> None:
-    infinite = pc.is_inf(column)
-    index = pc.index(infinite, True).as_py()
+    index = pc.index(pc.greater(pc.abs(column), LARGEST), True).as_py()
     if index >= 0:
+        what = "an infinity" if pc.is_inf(column[index]).as_py() else f"a number beyond {LARGEST:g}"
         raise BadInput(
-            f"column '{name}' holds an infinity in row {first_row + index + 1:,}",
+            f"column '{name}' holds {what} in row {first_row + index + 1:,}",
             found=f"cell: {column[index].as_py()}",
-            hint=f"correct or remove the row, or leave the column out with --drop {name}",
+            hint=f"correct or remove the row, or leave the column out with --drop {quoted(name)}",
         )

@@ -1,6 +1,6 @@
 """What is in the table: which rows are kept, what each feature holds, and what the user should know about it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -8,31 +8,43 @@ import pyarrow.compute as pc
 
 from bayesnde_cli.config import PrepareConfig
 from bayesnde_cli.data.checks import LINEAR_CHECK_ROWS, count_duplicates, linear_relations
-from bayesnde_cli.data.kinds import ColumnFacts, Kind, asked_kinds, numeric_facts, text_facts
-from bayesnde_cli.data.roles import Roles, listed
+from bayesnde_cli.data.kinds import LARGEST_EXACT_INTEGER, ColumnFacts, Kind, asked_kinds, numeric_facts, text_facts
+from bayesnde_cli.data.labels import outlier_codes, truth
+from bayesnde_cli.data.roles import Roles, listed, quoted
 from bayesnde_cli.data.scaling import Noise
 from bayesnde_cli.data.schema import noise_fractions
 from bayesnde_cli.data.splits import MIN_ROWS
 from bayesnde_cli.errors import BadInput
+from bayesnde_cli.rng import bits_at, derive_seed
 from bayesnde_cli.stages.prepare.staging import StagedTable
 from bayesnde_cli.stages.reporting import Advance, Report, counted
 
 # A wider table than this is shown by its first columns.
 _MAX_SHOWN = 60
+# A continuous column of which one value makes up more than this has a spike, not a density.
+_SPIKE_SHARE = 0.1
 
 
 def kept_rows(staged: StagedTable, roles: Roles, config: PrepareConfig, report: Report) -> np.ndarray:
     """The positions of the rows to use, (rows,) int64: complete, and not glitches if the user set a bound."""
-    lacking = {name: count for name, count in staged.n_missing.items() if count}
-    if lacking and config.missing == "error":
+    is_empty = staged.empty_rows()
+    n_empty = int(np.sum(is_empty))
+    if n_empty:
+        report.note(f"{counted(n_empty, 'row')} without any cell left out")
+    lacking = {name: count - n_empty for name, count in staged.n_missing.items() if count > n_empty}
+    mostly = [name for name, count in lacking.items() if 2 * count > staged.n_rows]
+    if lacking and (config.missing == "error" or mostly):
         raise BadInput(
             f"{counted(sum(lacking.values()), 'cell is', 'cells are')} missing",
             found=f"columns: {listed([f'{name} ({count:,})' for name, count in lacking.items()])}",
-            hint="drop these rows with --missing drop, or these columns with --drop",
+            hint=f"leave out the columns that are mostly missing: {_drops(mostly)}"
+            if mostly
+            else "drop these rows with --missing drop, or these columns with --drop",
         )
     keep = staged.complete_rows()
-    if not keep.all():
-        report.note(f"{counted(int(np.sum(~keep)), 'row')} with missing cells dropped")
+    n_dropped = int(np.sum(~keep)) - n_empty
+    if n_dropped:
+        report.note(f"{counted(n_dropped, 'row')} with missing cells dropped")
     if config.max_robust_z is not None:
         glitch = _glitches(staged, roles, keep, config.max_robust_z)
         report.note(f"{counted(int(np.sum(glitch)), 'row')} dropped by --max-robust-z {config.max_robust_z:g}")
@@ -47,6 +59,15 @@ def kept_rows(staged: StagedTable, roles: Roles, config: PrepareConfig, report: 
             hint="give more rows",
         )
     return row_ids
+
+
+def check_labels(staged: StagedTable, roles: Roles, row_ids: np.ndarray) -> None:
+    """Refuse an outlier label that is not 0 or 1, and a truth that is no number, before the long work begins."""
+    if roles.outlier_label:
+        column = staged.column(roles.outlier_label).take(pa.array(row_ids)).combine_chunks()
+        outlier_codes(column, roles.outlier_label, row_ids)
+    if roles.truth:
+        truth(staged.column(roles.truth).combine_chunks(), roles.truth)
 
 
 def feature_values(staged: StagedTable, fact: ColumnFacts, row_ids: np.ndarray) -> np.ndarray:
@@ -67,7 +88,7 @@ def survey_features(
         for name in roles.features:
             if staged.is_text(name):
                 words = pc.unique(staged.column(name).take(pa.array(row_ids))).to_pylist()
-                facts[name] = text_facts(name, words, asked.get(name))
+                facts[name] = text_facts(name, words, len(row_ids), asked.get(name))
             else:
                 facts[name] = numeric_facts(name, staged.numbers(name)[row_ids], asked.get(name))
             advance(1)
@@ -96,7 +117,7 @@ def show_features(
     for name in shown:
         fact = facts.get(name)
         if fact is None:
-            rows.append([name, roles.of(name), "text" if staged.is_text(name) else "number", "", "", "", ""])
+            rows.append([name, "left out" if name in roles.features else roles.of(name), "", "", "", "", ""])
             continue
         if fact.kind is Kind.CATEGORICAL:
             low, high = fact.categories[0], fact.categories[-1]
@@ -105,7 +126,7 @@ def show_features(
         added = noise.get(name)
         noise_text = f"U({added.low:g}, {added.high:g})" if added else ""
         rows.append([name, roles.of(name), str(fact.kind), f"{fact.n_distinct:,}", low, high, noise_text])
-    report.table("columns", ["name", "role", "type", "distinct", "first", "last", "noise"], rows)
+    report.table("columns", ["name", "role", "type", "distinct", "min", "max", "noise"], rows)
     if len(shown) < len(roles.used):
         report.note(f"… and {len(roles.used) - len(shown):,} more columns")
     if roles.ignored:
@@ -125,7 +146,7 @@ def warn_about_features(
     n_rows = len(row_ids)
     with report.progress("looking for duplicates", len(facts), "columns") as advance:
         n_duplicates = count_duplicates(_columns(staged, facts, row_ids, advance), n_rows)
-    if n_duplicates and any(fact.kind is Kind.CONTINUOUS for fact in facts.values()):
+    if n_duplicates and len(noise) < len(facts):
         report.warn(
             f"{counted(n_duplicates, 'row repeats', 'rows repeat')} an earlier row exactly; where rows repeat, a "
             "continuous density is not defined, and a test row may have been seen in training"
@@ -133,18 +154,34 @@ def warn_about_features(
     for name, fact in facts.items():
         if fact.kind is Kind.LATTICE and fact.n_distinct == n_rows == fact.maximum - fact.minimum + 1:
             report.warn(f"column '{name}' numbers the rows; keep it aside with --id {name} or leave it out with --drop")
+    for name, fact in facts.items():
+        if fact.kind is Kind.CONTINUOUS and fact.top_share > _SPIKE_SHARE:
+            report.warn(
+                f"{fact.top_share:.0%} of the rows have {name} = {fact.top_value:g}: a continuous density is not "
+                "defined there, and the log-densities of these rows depend on how sharp a spike the scaling allows"
+            )
+        if fact.kind is Kind.CONTINUOUS and LARGEST_EXACT_INTEGER < max(-fact.minimum, fact.maximum) < 2.0**64:
+            report.warn(
+                f"column '{name}' goes beyond 2**53, where whole numbers are rounded; "
+                f"keep a code aside with --id {quoted(name)}, or leave it out with --drop {quoted(name)}"
+            )
     bare = [name for name, fact in facts.items() if fact.kind is not Kind.CONTINUOUS and name not in noise]
     if bare:
         report.warn(f"without noise these columns have no density, only spikes: {listed(bare)}; see --dequantize")
     relations = linear_relations(_noisy_sample(staged, facts, noise, row_ids, seed), list(facts))
     for relation in relations:
         report.warn(
-            f"column '{relation.column}' is (nearly) a linear function of {listed(relation.others, 4)}: "
-            f"all but {relation.left:.1g} of its variance"
+            f"column '{relation.column}' is (nearly) a linear function of {listed(relation.others, 4)}, "
+            f"which leave {relation.left:.1g} of its variance"
         )
     if relations:
-        flags = " ".join(f"--drop '{relation.column}'" for relation in relations)
+        flags = _drops([relation.column for relation in relations])
         report.warn(f"a continuous density is then not defined, and log-densities grow without bound; use {flags}")
+
+
+def _drops(names: Sequence[str]) -> str:
+    """The options that leave columns out, as they are typed in a shell."""
+    return " ".join(f"--drop {quoted(name)}" for name in names)
 
 
 def _columns(
@@ -159,12 +196,14 @@ def _columns(
 def _noisy_sample(
     staged: StagedTable, facts: Mapping[str, ColumnFacts], noise: Mapping[str, Noise], row_ids: np.ndarray, seed: int
 ) -> np.ndarray:
-    """The first rows as the density sees them, (rows, p): noise can make a dependent column harmless."""
-    first = row_ids[:LINEAR_CHECK_ROWS]
+    """Some rows as the density sees them, (rows, p): noise can make a dependent column harmless."""
+    # Drawn by address: the first rows of a sorted file say little about the rest.
+    order = np.argsort(bits_at(derive_seed(seed, "prepare", "linear"), row_ids), kind="stable")
+    sample = np.sort(row_ids[order[:LINEAR_CHECK_ROWS]])
     columns = []
     for name, fact in facts.items():
-        values = feature_values(staged, fact, first)
-        fraction = noise_fractions(name, first, seed)
+        values = feature_values(staged, fact, sample)
+        fraction = noise_fractions(name, sample, seed)
         columns.append(noise[name].add(values, fraction) if name in noise else values)
     return np.stack(columns, axis=1)
 
@@ -190,6 +229,8 @@ def _glitches(staged: StagedTable, roles: Roles, keep: np.ndarray, bound: float)
         if staged.is_text(name):
             continue
         values = staged.numbers(name)
+        if not keep.any():
+            return glitch
         median = np.median(values[keep])
         distance = np.abs(values - median)
         spread = np.median(distance[keep])

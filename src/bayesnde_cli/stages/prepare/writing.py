@@ -58,10 +58,10 @@ def write_splits(
 
 
 def _rows(batch: pa.RecordBatch, schema: Schema, row_ids: np.ndarray, columns: pa.Schema) -> pa.RecordBatch:
-    values = schema.encode(batch, 0)  # (rows, p)
+    values = schema.encode(batch, row_ids)  # (rows, p)
     x_scaled, log_jacobian = schema.scale(values, row_ids)
     raw = [pc.cast(batch.column(feature.name), _RAW_TYPES[feature.kind]) for feature in schema.features]
-    labels = label_columns(batch, schema, 0)
+    labels = label_columns(batch, schema, row_ids)
     arrays = [
         pa.array(row_ids, pa.int64()),
         *raw,

@@ -1,0 +1,39 @@
+"""A stage's finished files go from its staging folder to their places, the manifest last."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bayesnde_cli.artifacts.atomic import cannot_write
+from bayesnde_cli.artifacts.claims import Claim
+from bayesnde_cli.errors import StageBusy
+
+_HELD = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}
+
+
+def publish(staging: Path, folder: Path, outputs: Sequence[str], manifest: str, claim: Claim) -> None:
+    """Move the outputs and then the manifest from `staging` to `folder`: renames only, with signals held back.
+
+    An older manifest goes first: from then until the new one is in place the stage counts as interrupted.
+    """
+    if not claim.refresh():
+        raise StageBusy(
+            f"{folder} was taken over by another process",
+            found="this one was silent for too long, and its result was not put in place",
+            hint="run the same command again",
+        )
+    with cannot_write(folder), _signals_held():
+        (folder / manifest).unlink(missing_ok=True)
+        for name in (*outputs, manifest):
+            os.replace(staging / name, folder / name)
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

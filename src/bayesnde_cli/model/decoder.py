@@ -1,0 +1,41 @@
+"""The decoder p(x | z[, y]): a latent in, the mean and the variance of every column out."""
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from bayesnde_cli.model import networks
+from bayesnde_cli.model.networks import NetworkSpec, regime
+from bayesnde_cli.model.parameters import Parameters
+
+# The smallest variance of a column given its latent: part of the model, the same in training, HMC and bridge. Far
+# below any noise of scaled data (s.d. 0.001), far above what float32 cannot divide by.
+VARIANCE_FLOOR = 1e-6
+
+
+def decoder_spec(latent_dim: int, n_columns: int, n_classes: int = 0) -> NetworkSpec:
+    """The paper's decoder for data of this many columns."""
+    return NetworkSpec(latent_dim, n_columns, ("mean", "raw_variance"), n_classes, regime(n_columns))
+
+
+# Compared by identity: tf.function hashes what it is handed, and arrays have no hash.
+@dataclass(frozen=True, eq=False)
+class Decoder:
+    """z[, y] -> (mean, variance), with variance = softplus(raw) + VARIANCE_FLOOR.
+
+        decoder = Decoder(spec, initial_parameters(spec, seed, "decoder"))
+        mean, variance = decoder(z)
+
+    In a compiled training step, make it inside the step from the parameters that the step was handed. This is the
+    paper's generator; unlike its authors' code, there is no batch normalisation of z, so p(x | z) does not depend
+    on the other rows of a batch.
+    """
+
+    spec: NetworkSpec
+    parameters: Parameters
+
+    def __call__(self, z: tf.Tensor, y: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean and variance of every column. z (…, d), one-hot y (…, n_classes) -> (…, p) and (…, p)."""
+        mean, raw_variance = networks.apply(self.spec, self.parameters, z, y)
+        # softplus(raw) = max(raw, 0) + log(1 + exp(-|raw|)) inside: no overflow at either end.
+        return mean, tf.math.softplus(raw_variance) + VARIANCE_FLOOR

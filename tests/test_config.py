@@ -41,7 +41,7 @@ def test_values_come_in_their_own_types_from_text_and_toml(tmp_path: Path) -> No
 def test_every_preset_resolves() -> None:
     assert "paper-bank" in preset_names()
     for name in preset_names():
-        assert set(read_preset(name)) <= {"prepare"}
+        assert set(read_preset(name)) <= {"prepare", "warmstart", "refine"}
         assert isinstance(_resolve(preset=name), PrepareConfig)
 
 
@@ -54,11 +54,12 @@ def test_every_preset_resolves() -> None:
         ),
         (
             "[prepair]\nscale = 'none'\n",
-            "error: FILE has an unknown table or key 'prepair'\n  tables: [prepare]\nhint: did you mean 'prepare'?",
+            "error: FILE has an unknown table or key 'prepair'\n  tables: [prepare], [warmstart], [refine]\n"
+            "hint: did you mean 'prepare'?",
         ),
         (
             "seed = 3\n",
-            "error: FILE has an unknown table or key 'seed'\n  tables: [prepare]\n"
+            "error: FILE has an unknown table or key 'seed'\n  tables: [prepare], [warmstart], [refine]\n"
             "hint: put settings under their stage's table",
         ),
         (

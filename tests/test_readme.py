@@ -81,10 +81,8 @@ def test_every_exit_code_is_documented(code: int) -> None:
 def test_every_preset_simulator_and_option_is_documented(bayesnde: Callable) -> None:
     for name in (*preset_names(), *SIMULATORS):
         assert f"`{name}`" in README, name
-    shown = set(re.findall(r"--[a-z][a-z-]+", bayesnde("prepare", "--help").out))
     mentioned = set(re.findall(r"--[a-z][a-z-]+", README))
     foreign = {"--quiet", "--check", "--install-completion", "--array", "--require"}
-    known = shown.union(
-        *(re.findall(r"--[a-z][a-z-]+", bayesnde(name, "--help").out) for name in ("simulate", "status"))
-    )
+    commands = ("prepare", "warmstart", "refine", "simulate", "status")
+    known = {option for name in commands for option in re.findall(r"--[a-z][a-z-]+", bayesnde(name, "--help").out)}
     assert mentioned - known - foreign == set()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-COMMANDS = ("prepare", "simulate", "status")
+COMMANDS = ("prepare", "warmstart", "refine", "simulate", "status")
 
 
 def _shell(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:

@@ -37,8 +37,9 @@ def test_no_run_is_three_and_names_the_first_command(bayesnde: Callable, tmp_pat
 
 
 def test_a_prepared_run_is_sound(bayesnde: Callable, run: Path) -> None:
-    code, stages, _ = _states(bayesnde, run)
+    code, stages, next_command = _states(bayesnde, run)
     assert code == 0
+    assert next_command == f"bayesnde warmstart --run {run}"
     assert stages["prepare"]["state"] == "done"
     assert stages["refine"]["state"] == "missing"
     text = bayesnde("status", "--run", run).out

@@ -27,6 +27,7 @@ def publish(staging: Path, folder: Path, outputs: Sequence[str], manifest: str, 
     with cannot_write(folder), _signals_held():
         (folder / manifest).unlink(missing_ok=True)
         for name in (*outputs, manifest):
+            (folder / name).parent.mkdir(exist_ok=True)
             os.replace(staging / name, folder / name)
 
 

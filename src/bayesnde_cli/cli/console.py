@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from bayesnde_cli.errors import escaped
 from bayesnde_cli.stages.reporting import Advance
@@ -17,6 +17,12 @@ _LINE_EVERY = 10.0
 _WIDEST_CELL = 60
 _NUMBER = re.compile(r"[+-]?[\d,]+(\.\d+)?(e[+-]?\d+)?")
 _YELLOW, _RED, _BOLD, _RESET = "\x1b[33m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
+
+
+class Outcome(Protocol):
+    """What a stage made: a sentence for people, a dictionary for machines."""
+
+    def as_dict(self) -> dict[str, Any]: ...
 
 
 def printable(text: str) -> str:
@@ -73,6 +79,13 @@ class Console:
     def result_json(self, document: Any) -> None:
         """A result for machines, on stdout."""
         _say(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False), self.out)
+
+    def finish(self, outcome: Outcome, *, is_json: bool) -> None:
+        """What a stage made, as its result."""
+        if is_json:
+            self.result_json(outcome.as_dict())
+        else:
+            self.result(str(outcome))
 
     def note(self, text: str) -> None:
         if not self.quiet:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bayesnde_cli import __version__
-from bayesnde_cli.cli import prepare, simulate, status
+from bayesnde_cli.cli import prepare, refine, simulate, status, warmstart
 from bayesnde_cli.cli.console import Console
 from bayesnde_cli.cli.output_closed import OutputClosed
 from bayesnde_cli.cli.signals import stopping_on_signals
@@ -22,6 +22,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
 )
 app.command("prepare")(prepare.prepare)
+app.command("warmstart")(warmstart.warmstart)
+app.command("refine")(refine.refine)
 app.command("simulate")(simulate.simulate)
 app.command("status")(status.status)
 
@@ -43,6 +45,8 @@ def bayesnde(
     \b
     Example:
       bayesnde prepare data.csv
+      bayesnde warmstart
+      bayesnde refine
       bayesnde status
     """
 

@@ -22,6 +22,9 @@ RunOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print results, warnings and errors only.")]
+VerboseOption = Annotated[
+    int, typer.Option("--verbose", "-v", count=True, show_default=False, help="-vv shows TensorFlow's own messages.")
+]
 RestartOption = Annotated[
     bool, typer.Option("--restart", help="Replace what an earlier run of this stage with other settings made.")
 ]

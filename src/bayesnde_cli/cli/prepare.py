@@ -42,7 +42,4 @@ def prepare(
     layout = RunLayout(run_directory(run))
     stdin = sys.stdin.buffer if sys.stdin else io.BytesIO()  # a closed standard input is None in Python
     result = run_stage(layout, data, config, console, stdin=stdin, is_restart=restart)
-    if json:
-        console.result_json(result.as_dict())
-    else:
-        console.result(str(result))
+    console.finish(result, is_json=json)

@@ -2,12 +2,21 @@
 
 from bayesnde_cli.config.fields import StageConfig, nearest, nearest_hint, option_type
 from bayesnde_cli.config.resolve import preset_names, read_preset, resolve
-from bayesnde_cli.config.stages import STAGE_CONFIGS, PrepareConfig
+from bayesnde_cli.config.stages import (
+    STAGE_CONFIGS,
+    PrepareConfig,
+    RefineConfig,
+    TrainingConfig,
+    WarmstartConfig,
+)
 
 __all__ = [
     "STAGE_CONFIGS",
     "PrepareConfig",
+    "RefineConfig",
     "StageConfig",
+    "TrainingConfig",
+    "WarmstartConfig",
     "nearest",
     "nearest_hint",
     "option_type",

@@ -111,4 +111,52 @@ class PrepareConfig(StageConfig):
             )
 
 
-STAGE_CONFIGS: dict[str, type[StageConfig]] = {"prepare": PrepareConfig}
+@dataclass(frozen=True)
+class TrainingConfig(StageConfig):
+    """What the two training stages have in common."""
+
+    epochs: int = setting(200, "Passes over the training rows, at most.", minimum=1, panel="Training")
+    learning_rate: float = setting(1e-3, "Learning rate of Adam.", minimum=0.0, panel="Training")
+    batch_rows: int = setting(256, "Rows in a batch.", minimum=1, panel="Training")
+    check_every: int = setting(5, "Epochs between two looks at the validation rows.", minimum=1, panel="Selection")
+    patience: int = setting(8, "Stop after so many looks without a gain.", minimum=1, panel="Selection")
+    validation_rows: int = setting(
+        1024, "Validation rows that choose, the same ones at every look.", minimum=1, panel="Selection"
+    )
+    validation_draws: int = setting(256, "Importance-sampling draws of each such row.", minimum=1, panel="Selection")
+    seed: int | None = setting(
+        None, "Seed of this stage; the run's if not given.", minimum=0, maximum=2**32 - 1, panel="Run"
+    )
+
+
+@dataclass(frozen=True)
+class WarmstartConfig(TrainingConfig):
+    """Settings of `warmstart`."""
+
+    stage: typing.ClassVar[str] = "warmstart"
+
+    latent_dim: int | None = setting(
+        None, "Latent dimension; the number of features up to 20, half of it beyond.", minimum=1, panel="Model"
+    )
+    width: int = setting(256, "Width of the networks.", minimum=1, panel="Model")
+    depth: int = setting(5, "Hidden layers, or residual blocks beyond 10 features.", minimum=1, panel="Model")
+    kl_warm_up: float = setting(
+        0.3, "Share of the epochs over which the prior gains its full weight.",
+        minimum=0.0, maximum=1.0, panel="Training",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RefineConfig(TrainingConfig):
+    """Settings of `refine`."""
+
+    stage: typing.ClassVar[str] = "refine"
+
+    epochs: int = setting(100, "Passes over the training rows, at most.", minimum=1, panel="Training")
+    learning_rate: float = setting(5e-4, "Learning rate of Adam.", minimum=0.0, panel="Training")
+    draws: int = setting(8, "Draws of the importance-weighted bound for each row.", minimum=2, panel="Training")
+
+
+STAGE_CONFIGS: dict[str, type[StageConfig]] = {
+    config.stage: config for config in (PrepareConfig, WarmstartConfig, RefineConfig)
+}

@@ -1,0 +1,119 @@
+"""`warmstart` and `refine`: the model is fitted, resumably, and its best epoch by validation rows is kept."""
+
+import shutil
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from bayesnde_cli.artifacts import manifest as manifests
+from bayesnde_cli.artifacts.atomic import sweep, temporary_beside
+from bayesnde_cli.artifacts.claims import running
+from bayesnde_cli.artifacts.environment import utc_now
+from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.artifacts.manifest import Manifest, StageState
+from bayesnde_cli.artifacts.publish import publish
+from bayesnde_cli.artifacts.upstream import require
+from bayesnde_cli.config import RefineConfig, TrainingConfig, WarmstartConfig
+from bayesnde_cli.stages.reporting import Report
+
+# Of a stage's outputs, those that decide what a training stage makes.
+_READ = ("train.parquet", "validation.parquet", "schema.json", "weights/model.npz")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training stage made."""
+
+    folder: str
+    is_up_to_date: bool
+    epoch: int
+    validation_log_density: float
+    validation_se: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.folder}: epoch {self.epoch} chosen, validation log-density {self.validation_log_density:.4f} "
+            f"± {2 * self.validation_se:.4f} (units of the file, ± 2 standard errors)"
+        )
+        return f"{text} (up to date)" if self.is_up_to_date else text
+
+
+def run_warmstart(
+    layout: RunLayout, config: WarmstartConfig, report: Report, *, is_restart: bool, is_verbose: bool
+) -> Trained:
+    """Fit the model by the evidence lower bound, from scratch."""
+    upstream = {"prepare": require(layout, "prepare")}
+    return _run(layout, config, report, upstream=upstream, is_restart=is_restart, is_verbose=is_verbose)
+
+
+def run_refine(
+    layout: RunLayout, config: RefineConfig, report: Report, *, is_restart: bool, is_verbose: bool
+) -> Trained:
+    """Go on from the warm start with the importance-weighted bound."""
+    upstream = {"prepare": require(layout, "prepare"), "warmstart": require(layout, "warmstart")}
+    return _run(layout, config, report, upstream=upstream, is_restart=is_restart, is_verbose=is_verbose)
+
+
+def _run(
+    layout: RunLayout, config: TrainingConfig, report: Report,
+    *, upstream: dict[str, Manifest], is_restart: bool, is_verbose: bool,
+) -> Trained:  # fmt: skip
+    stage, started = config.stage, utc_now()
+    config = replace(config, seed=upstream["prepare"].seed if config.seed is None else config.seed)
+    inputs = {
+        f"{name}/{output}": {**manifest.outputs[output], "path": f"{name}/{output}"}
+        for name, manifest in upstream.items()
+        for output in _READ
+        if output in manifest.outputs
+    }
+    identity = {"settings": config.as_dict(), "inputs": {name: entry["sha256"] for name, entry in inputs.items()}}
+    if not is_restart and manifests.stage_state(layout, stage, identity) is StageState.UP_TO_DATE:
+        return _trained(layout, manifests.read(layout.manifest_file(stage)), is_up_to_date=True)
+
+    folder = layout.stage_dir(stage)
+    with running(layout, stage) as claim:
+        sweep(folder)
+        from bayesnde_cli.model.backend import load_tensorflow
+
+        load_tensorflow(verbose=is_verbose)
+        from bayesnde_cli.stages.training.fitting import fit
+        from bayesnde_cli.stages.training.writing import write_results
+
+        result = fit(layout, config, identity, report)
+        staging = temporary_beside(folder / "staging")
+        try:
+            outputs = write_results(staging, layout, stage, result, run_id=upstream["prepare"].run_id)
+            assert config.seed is not None
+            manifest = Manifest(
+                stage=stage,
+                set_name=None,
+                run_id=upstream["prepare"].run_id,
+                identity=identity,
+                config=config.as_dict(),
+                seed=config.seed,
+                inputs=inputs,
+                outputs=manifests.describe_outputs(staging, [staging / name for name in outputs]),
+                device="cpu",
+                started=started,
+            )
+            manifests.write(staging / layout.manifest_file(stage).name, manifest)
+            publish(staging, folder, outputs, layout.manifest_file(stage).name, claim)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    return _trained(layout, manifest, is_up_to_date=False)
+
+
+def _trained(layout: RunLayout, manifest: Manifest, *, is_up_to_date: bool) -> Trained:
+    from bayesnde_cli.artifacts.tables import read_table
+
+    selection = read_table(layout.selection_file(manifest.stage), "selection").to_pylist()
+    chosen = next(row for row in selection if row["is_chosen"])
+    return Trained(
+        folder=str(layout.stage_dir(manifest.stage)),
+        is_up_to_date=is_up_to_date,
+        epoch=chosen["epoch"],
+        validation_log_density=chosen["marginal"],
+        validation_se=chosen["marginal_se"],
+    )

@@ -1,0 +1,51 @@
+"""The rows of a split as the networks take them."""
+
+import json
+from dataclasses import dataclass, replace
+
+import numpy as np
+import tensorflow as tf
+
+from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.artifacts.tables import read_table
+from bayesnde_cli.data.schema import Schema
+from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows in the model's space."""
+
+    row_ids: np.ndarray  # (rows,) int64
+    x: np.ndarray  # (rows, p) float32
+    log_jacobian: np.ndarray  # (rows,) float64
+    y: np.ndarray | None  # (rows, classes) float32, one-hot
+
+    @property
+    def n_classes(self) -> int:
+        return 0 if self.y is None else self.y.shape[1]
+
+    def first(self, n_rows: int) -> "Rows":
+        """The first rows; their order in a split is that of the file, their choice was random."""
+        y = None if self.y is None else self.y[:n_rows]
+        return replace(self, row_ids=self.row_ids[:n_rows], x=self.x[:n_rows],
+                       log_jacobian=self.log_jacobian[:n_rows], y=y)  # fmt: skip
+
+    def tensors(self) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """The features and the one-hot condition."""
+        return tf.constant(self.x), None if self.y is None else tf.constant(self.y)
+
+
+def read_rows(layout: RunLayout, split: str) -> Rows:
+    """The rows of a split of a prepared run."""
+    schema = Schema.from_json(json.loads(layout.schema_file().read_bytes()))
+    condition = schema.roles.condition
+    columns = ["row_id", "x_scaled", "log_jacobian", *([condition] if condition else [])]
+    table = read_table(layout.split_file(split), ROWS_SCHEMA, columns, schema_version=ROWS_SCHEMA_VERSION)
+    flat = table["x_scaled"].combine_chunks().flatten().to_numpy()
+    return Rows(
+        row_ids=table["row_id"].to_numpy(),
+        x=flat.reshape(table.num_rows, len(schema.features)),
+        log_jacobian=table["log_jacobian"].to_numpy(),
+        y=schema.one_hot(table[condition].to_pylist()) if condition else None,
+    )

@@ -1,0 +1,51 @@
+"""What a training stage leaves: the chosen weights, the history, the looks at the validation rows, the latents."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pyarrow as pa
+import tensorflow as tf
+
+from bayesnde_cli.artifacts.arrays import write_arrays
+from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.artifacts.tables import write_table
+from bayesnde_cli.stages.training.fitting import Fit
+from bayesnde_cli.stages.training.rows import read_rows
+from bayesnde_cli.training.bound_loop import encoder_of
+
+_VERSION = 1
+_ROWS_AT_ONCE = 8192
+
+
+def write_results(folder: Path, layout: RunLayout, stage: str, result: Fit, *, run_id: str) -> list[str]:
+    """Write the outputs of a stage into a folder; their names below it."""
+    history = pa.Table.from_pylist(result.history)
+    selection = pa.Table.from_pylist(
+        [{**row, "is_chosen": index == result.best_look} for index, row in enumerate(result.selection)]
+    )
+    files = {
+        layout.history_file(stage).name: ("history", history),
+        layout.selection_file(stage).name: ("selection", selection),
+    }
+    if stage == "refine":
+        files[layout.latents_file().name] = ("latents", _latents(layout, result))
+    for name, (schema_name, table) in files.items():
+        write_table(folder / name, table, schema_name=schema_name, schema_version=_VERSION, run_id=run_id)
+    weights = f"{layout.weights_dir(stage).name}/model.npz"
+    facts = {"decoder": asdict(result.decoder), "encoder": asdict(result.encoder), "run_id": run_id}
+    write_arrays(folder / weights, result.best, facts)
+    return [*files, weights]
+
+
+def _latents(layout: RunLayout, result: Fit) -> pa.Table:
+    """The encoder's proposal for every training row: where chains may start."""
+    rows = read_rows(layout, "train")
+    encoder = encoder_of(result.encoder, {name: tf.constant(array) for name, array in result.best.items()})
+    x, y = rows.tensors()
+    parts = []
+    for start in range(0, len(rows.x), _ROWS_AT_ONCE):
+        piece = slice(start, start + _ROWS_AT_ONCE)
+        parts.append(encoder(x[piece], None if y is None else y[piece]))
+    mean, sd = (tf.concat([getattr(part, name) for part in parts], axis=0).numpy() for name in ("mean", "sd"))
+    lists = [pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1]) for values in (mean, sd)]
+    return pa.table({"row_id": rows.row_ids, "z_mean": lists[0], "z_sd": lists[1]})

@@ -1,0 +1,168 @@
+"""`warmstart` and `refine` end to end: what they leave, and that they leave the same after any interruption."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from bayesnde_cli.artifacts.arrays import read_arrays
+
+# Small networks and few epochs: the way there is tested, not the fit.
+SMALL = ["--width", "16", "--depth", "2", "--epochs", "12", "--check-every", "3", "--validation-draws", "16"]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared run with a condition."""
+    from bayesnde_cli.cli.main import run
+
+    folder = tmp_path_factory.mktemp("prepared")
+    rng = np.random.default_rng(0)
+    label = rng.integers(0, 2, 600)
+    x = rng.normal(size=(600, 2)) + 2.0 * label[:, None]
+    lines = [f"{a!r},{b!r},{'uv'[k]}" for (a, b), k in zip(x.tolist(), label, strict=True)]
+    (folder / "d.csv").write_text("a,b,k\n" + "\n".join(lines) + "\n")
+    assert run(["prepare", str(folder / "d.csv"), "--condition", "k", "--run", str(folder / "run"), "-q"]) == 0
+    return folder / "run"
+
+
+@pytest.fixture
+def run(prepared: Path, tmp_path: Path) -> Path:
+    """A copy of the prepared run, to work on."""
+    import shutil
+
+    return Path(shutil.copytree(prepared, tmp_path / "run"))
+
+
+def _outputs(run: Path, stage: str) -> dict[str, bytes]:
+    names = ("history.parquet", "selection.parquet", "weights/model.npz")
+    return {name: (run / stage / name).read_bytes() for name in names}
+
+
+def _start(run: Path, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "bayesnde_cli", "warmstart", "--run", str(run), *SMALL, *options]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_both_stages_leave_weights_history_selection_and_latents(bayesnde: Callable, run: Path) -> None:
+    outcome = bayesnde("warmstart", "--run", run, *SMALL, "--json")
+    assert outcome.code == 0
+    result = json.loads(outcome.out)
+    refined = bayesnde("refine", "--run", run, "--epochs", "4", "--check-every", "2", "--validation-draws", "16")
+    assert refined.code == 0, refined.err
+    assert refined.out.startswith(f"{run}/refine: epoch ")
+    history = pq.read_table(run / "warmstart/history.parquet").to_pylist()
+    assert [row["epoch"] for row in history] == list(range(1, 13))
+    assert history[-1]["loss"] < history[4]["loss"] + 10.0
+    selection = pq.read_table(run / "warmstart/selection.parquet").to_pylist()
+    assert [row["epoch"] for row in selection] == [3, 6, 9, 12]
+    chosen = [row for row in selection if row["is_chosen"]]
+    assert [row["epoch"] for row in chosen] == [result["epoch"]]
+    assert chosen[0]["marginal"] >= max(row["marginal"] for row in selection) - 1e-3
+    weights, facts = read_arrays(run / "refine/weights/model.npz")
+    assert facts["decoder"]["n_in"] == 2
+    assert facts["decoder"]["n_classes"] == 2
+    assert {name.split("/")[0] for name in weights} == {"decoder", "encoder"}
+    latents = pq.read_table(run / "refine/latents.parquet")
+    train = pq.read_table(run / "prepare/train.parquet")
+    assert latents["row_id"].to_pylist() == train["row_id"].to_pylist()
+    assert np.all(np.isfinite(latents["z_mean"].combine_chunks().flatten().to_numpy()))
+    status = json.loads(bayesnde("status", "--run", run, "--json").out)
+    assert [stage["state"] for stage in status["stages"][:3]] == ["done"] * 3
+
+
+def test_killed_anywhere_it_ends_with_the_same_weights(run: Path, tmp_path: Path) -> None:
+    import shutil
+
+    calm = Path(shutil.copytree(run, tmp_path / "calm"))
+    process = _start(calm)
+    process.communicate()
+    assert process.returncode == 0
+    n_resumed = 0
+    for n_lines in (1, 2, 3):  # killed after the first, then a later look at the validation rows
+        process = _start(run)
+        assert process.stderr is not None
+        seen = 0
+        for line in process.stderr:
+            n_resumed += line.startswith("going on after epoch")
+            seen += line.startswith("epoch ")
+            if seen >= n_lines:
+                process.send_signal(signal.SIGKILL)
+                break
+        process.communicate()
+    process = _start(run)
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    assert n_resumed >= 1
+    assert _outputs(run, "warmstart") == _outputs(calm, "warmstart")
+    assert sorted(path.name for path in (run / "warmstart").iterdir()) == sorted(
+        path.name for path in (calm / "warmstart").iterdir()
+    )
+
+
+def test_a_signal_saves_and_the_next_run_goes_on_to_the_same_end(run: Path, tmp_path: Path) -> None:
+    import shutil
+
+    calm = Path(shutil.copytree(run, tmp_path / "calm"))
+    _start(calm, "--epochs", "60").communicate()
+    process = _start(run, "--epochs", "60")
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("epoch "):
+            break
+    started = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate()
+    assert process.returncode == 75, err
+    assert time.monotonic() - started < 10.0
+    assert (run / "warmstart/checkpoint/state.npz").exists()
+    process = _start(run, "--epochs", "60")
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    assert "going on after epoch" in err
+    assert _outputs(run, "warmstart") == _outputs(calm, "warmstart")
+
+
+def test_a_stage_before_is_asked_for(bayesnde: Callable, run: Path, tmp_path: Path) -> None:
+    outcome = bayesnde("warmstart", "--run", tmp_path / "none")
+    assert outcome.code == 3
+    assert outcome.err == (
+        f"error: prepare is not there, or not complete\n  no {tmp_path}/none/prepare/manifest.json\n"
+        f"hint: run `bayesnde prepare DATA --run {tmp_path}/none`\n"
+    )
+    outcome = bayesnde("refine", "--run", run)
+    assert outcome.code == 3
+    assert outcome.err.endswith(f"hint: run `bayesnde warmstart --run {run}`\n")
+
+
+def test_other_settings_are_listed_and_a_loss_that_is_not_finite_is_four(bayesnde: Callable, run: Path) -> None:
+    assert bayesnde("warmstart", "--run", run, *SMALL).code == 0
+    again = bayesnde("warmstart", "--run", run, *SMALL)
+    assert (again.code, again.err) == (0, "")
+    assert again.out.endswith("(up to date)\n")
+    other = bayesnde("warmstart", "--run", run, *SMALL, "--learning-rate", "1e30")
+    assert other.code == 2
+    assert "settings.learning_rate: 0.001 -> 1e+30" in other.err
+    before = _outputs(run, "warmstart")
+    failed = bayesnde("warmstart", "--run", run, *SMALL, "--learning-rate", "1e30", "--restart")
+    assert failed.code == 4
+    assert "error: the loss is not finite in epoch" in failed.err
+    assert _outputs(run, "warmstart") == before
+
+
+def test_tensorflow_s_messages_are_kept_for_vv(run: Path) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    command = [sys.executable, "-m", "bayesnde_cli", "warmstart", "--run", str(run), *SMALL, "--epochs", "3"]
+    quiet = subprocess.run(command, env=environ, capture_output=True, text=True)
+    assert quiet.returncode == 0
+    assert [line.split()[0] for line in quiet.stderr.splitlines()] == ["epoch"]
+    loud = subprocess.run([*command, "--restart", "-vv"], env=environ, capture_output=True, text=True)
+    assert "oneDNN" in loud.stderr

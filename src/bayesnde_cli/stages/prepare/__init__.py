@@ -1,21 +1,16 @@
 """`prepare`: a table becomes checked, typed, split and scaled Parquet, or one clear message."""
 
-import contextlib
 import json
 import os
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from bayesnde_cli.artifacts import manifest as manifests
-from bayesnde_cli.artifacts.atomic import cannot_write, sweep, temporary_beside, write_json
-from bayesnde_cli.artifacts.claims import Claim, running
-from bayesnde_cli.artifacts.environment import utc_now
+from bayesnde_cli.artifacts.atomic import cannot_write, write_json
 from bayesnde_cli.artifacts.layout import RunLayout
-from bayesnde_cli.artifacts.manifest import Manifest, StageState
-from bayesnde_cli.artifacts.publish import publish
+from bayesnde_cli.artifacts.manifest import StageState
 from bayesnde_cli.artifacts.tables import count_rows
 from bayesnde_cli.config import PrepareConfig
 from bayesnde_cli.data.features import noise_rules
@@ -23,6 +18,7 @@ from bayesnde_cli.data.kinds import Kind, asked_kinds
 from bayesnde_cli.data.readers import Source, TextFormat, open_sources, sources_of
 from bayesnde_cli.data.roles import assign_roles
 from bayesnde_cli.data.splits import SPLITS
+from bayesnde_cli.stages.outputs import workplace
 from bayesnde_cli.stages.prepare.fitting import assign_splits, condition_classes, fit_features, make_schema
 from bayesnde_cli.stages.prepare.staging import stage_table
 from bayesnde_cli.stages.prepare.survey import (
@@ -68,37 +64,22 @@ def run(
     layout: RunLayout, data: Sequence[Path], config: PrepareConfig, report: Report, *, stdin: BinaryIO, is_restart: bool
 ) -> Prepared:
     """Prepare the rows of one or several files in the run directory."""
-    started = utc_now()
     sources = sources_of(data, stdin=stdin)
-    with _staging(layout) as (staging, claim):
+    with workplace(layout, STAGE) as place:
         inputs = {
             f"data-{index}": manifests.describe_input(source.path, given=_given(given))
             for index, (source, given) in enumerate(zip(sources, data, strict=True))
         }
         identity = {"settings": config.as_dict(), "data": {name: entry["sha256"] for name, entry in inputs.items()}}
-        manifest_file = layout.manifest_file(STAGE)
         if not is_restart and manifests.stage_state(layout, STAGE, identity, deep=True) is StageState.UP_TO_DATE:
-            return _prepared(layout, manifests.read(manifest_file).run_id, is_up_to_date=True)
+            return _prepared(layout, manifests.read(layout.manifest_file(STAGE)).run_id, is_up_to_date=True)
 
         run_id = manifests.derive_run_id(identity)
         with cannot_write(layout.stage_dir(STAGE)):
-            _make(staging, sources, config, report, run_id)
-        outputs = [layout.schema_file().name, *(layout.split_file(name).name for name in SPLITS)]
-        manifest = Manifest(
-            stage=STAGE,
-            set_name=None,
-            run_id=run_id,
-            identity=identity,
-            config=config.as_dict(),
-            seed=config.seed,
-            inputs=inputs,
-            outputs=manifests.describe_outputs(staging, [staging / name for name in outputs]),
-            device="cpu",
-            started=started,
-        )
-        manifests.write(staging / manifest_file.name, manifest)
+            _make(place.folder, sources, config, report, run_id)
         # All is made and checked. Only now does an older result give way.
-        publish(staging, layout.stage_dir(STAGE), outputs, manifest_file.name, claim)
+        outputs = [layout.schema_file().name, *(layout.split_file(name).name for name in SPLITS)]
+        place.finish(outputs, config, seed=config.seed, identity=identity, inputs=inputs, run_id=run_id)
     return _prepared(layout, run_id, is_up_to_date=False)
 
 
@@ -128,26 +109,6 @@ def _make(folder: Path, sources: Sequence[Source], config: PrepareConfig, report
     files = {name: folder / f"{name}.parquet" for name in SPLITS}
     write_splits(files, staged, schema, row_ids, split, run_id=run_id, report=report)
     write_json(folder / "schema.json", schema.to_json())
-
-
-@contextlib.contextmanager
-def _staging(layout: RunLayout) -> Iterator[tuple[Path, Claim]]:
-    """A folder for work in progress inside the stage's folder, and the claim on the stage; both go at the end."""
-    folder = layout.stage_dir(STAGE)
-    is_new = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        with running(layout, STAGE) as claim:
-            sweep(folder)
-            staging = temporary_beside(folder / "staging")
-            staging.mkdir()
-            try:
-                yield staging, claim
-            finally:
-                shutil.rmtree(staging, ignore_errors=True)
-    finally:
-        for path in is_new:  # bad input leaves no empty run directory behind
-            with contextlib.suppress(OSError):
-                path.rmdir()
 
 
 def _given(path: Path) -> str:

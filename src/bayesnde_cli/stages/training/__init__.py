@@ -1,18 +1,14 @@
 """`warmstart` and `refine`: the model is fitted, resumably, and its best epoch by validation rows is kept."""
 
-import shutil
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from bayesnde_cli.artifacts import manifest as manifests
-from bayesnde_cli.artifacts.atomic import sweep, temporary_beside
-from bayesnde_cli.artifacts.claims import running
-from bayesnde_cli.artifacts.environment import utc_now
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.manifest import Manifest, StageState
-from bayesnde_cli.artifacts.publish import publish
 from bayesnde_cli.artifacts.upstream import require
 from bayesnde_cli.config import RefineConfig, TrainingConfig, WarmstartConfig
+from bayesnde_cli.stages.outputs import workplace
 from bayesnde_cli.stages.reporting import Report
 
 # Of a stage's outputs, those that decide what a training stage makes.
@@ -60,8 +56,9 @@ def _run(
     layout: RunLayout, config: TrainingConfig, report: Report,
     *, upstream: dict[str, Manifest], is_restart: bool, is_verbose: bool,
 ) -> Trained:  # fmt: skip
-    stage, started = config.stage, utc_now()
-    config = replace(config, seed=upstream["prepare"].seed if config.seed is None else config.seed)
+    stage = config.stage
+    seed = upstream["prepare"].seed if config.seed is None else config.seed
+    config = replace(config, seed=seed)
     inputs = {
         f"{name}/{output}": {**manifest.outputs[output], "path": f"{name}/{output}"}
         for name, manifest in upstream.items()
@@ -72,36 +69,20 @@ def _run(
     if not is_restart and manifests.stage_state(layout, stage, identity) is StageState.UP_TO_DATE:
         return _trained(layout, manifests.read(layout.manifest_file(stage)), is_up_to_date=True)
 
-    folder = layout.stage_dir(stage)
-    with running(layout, stage) as claim:
-        sweep(folder)
+    with workplace(layout, stage) as place:
         from bayesnde_cli.model.backend import load_tensorflow
 
-        load_tensorflow(verbose=is_verbose)
+        tensorflow = load_tensorflow(verbose=is_verbose)
         from bayesnde_cli.stages.training.fitting import fit
         from bayesnde_cli.stages.training.writing import write_results
 
+        run_id = upstream["prepare"].run_id
         result = fit(layout, config, identity, report)
-        staging = temporary_beside(folder / "staging")
-        try:
-            outputs = write_results(staging, layout, stage, result, run_id=upstream["prepare"].run_id)
-            assert config.seed is not None
-            manifest = Manifest(
-                stage=stage,
-                set_name=None,
-                run_id=upstream["prepare"].run_id,
-                identity=identity,
-                config=config.as_dict(),
-                seed=config.seed,
-                inputs=inputs,
-                outputs=manifests.describe_outputs(staging, [staging / name for name in outputs]),
-                device="cpu",
-                started=started,
-            )
-            manifests.write(staging / layout.manifest_file(stage).name, manifest)
-            publish(staging, folder, outputs, layout.manifest_file(stage).name, claim)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+        outputs = write_results(place.folder, layout, stage, result, run_id=run_id)
+        device = "gpu" if tensorflow.config.list_physical_devices("GPU") else "cpu"
+        manifest = place.finish(
+            outputs, config, seed=seed, identity=identity, inputs=inputs, run_id=run_id, device=device
+        )
     return _trained(layout, manifest, is_up_to_date=False)
 
 

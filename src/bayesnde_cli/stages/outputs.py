@@ -1,0 +1,71 @@
+"""How a stage puts its outputs in place: made in a folder of its own, published together, the manifest last."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bayesnde_cli.artifacts import manifest as manifests
+from bayesnde_cli.artifacts.atomic import sweep, temporary_beside
+from bayesnde_cli.artifacts.claims import Claim, running
+from bayesnde_cli.artifacts.environment import utc_now
+from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.artifacts.manifest import Manifest
+from bayesnde_cli.artifacts.publish import publish
+from bayesnde_cli.config import StageConfig
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Where a stage works: a folder for what is not finished, and the claim that keeps other processes out."""
+
+    layout: RunLayout
+    stage: str
+    folder: Path
+    claim: Claim
+    started: str
+
+    def finish(
+        self, outputs: Sequence[str], config: StageConfig, *, seed: int, identity: Mapping[str, Any],
+        inputs: Mapping[str, dict[str, Any]], run_id: str, device: str = "cpu",
+    ) -> Manifest:  # fmt: skip
+        """Publish the outputs that are in the folder, and the manifest that describes them."""
+        manifest = Manifest(
+            stage=self.stage,
+            set_name=None,
+            run_id=run_id,
+            identity=dict(identity),
+            config=config.as_dict(),
+            seed=seed,
+            inputs=dict(inputs),
+            outputs=manifests.describe_outputs(self.folder, [self.folder / name for name in outputs]),
+            device=device,
+            started=self.started,
+        )
+        name = self.layout.manifest_file(self.stage).name
+        manifests.write(self.folder / name, manifest)
+        publish(self.folder, self.layout.stage_dir(self.stage), outputs, name, self.claim)
+        return manifest
+
+
+@contextlib.contextmanager
+def workplace(layout: RunLayout, stage: str) -> Iterator[Workplace]:
+    """A stage's workplace; folder and claim go at the end, and so do folders that were made for nothing."""
+    started = utc_now()
+    folder = layout.stage_dir(stage)
+    made_here = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        with running(layout, stage) as claim:
+            sweep(folder)
+            staging = temporary_beside(folder / "staging")
+            staging.mkdir()
+            try:
+                yield Workplace(layout, stage, staging, claim, started)
+            finally:
+                shutil.rmtree(staging, ignore_errors=True)
+    finally:
+        for path in made_here:  # bad input leaves no empty run directory behind
+            with contextlib.suppress(OSError):
+                path.rmdir()

@@ -163,6 +163,7 @@ def test_tensorflow_s_messages_are_kept_for_vv(run: Path) -> None:
     command = [sys.executable, "-m", "bayesnde_cli", "warmstart", "--run", str(run), *SMALL, "--epochs", "3"]
     quiet = subprocess.run(command, env=environ, capture_output=True, text=True)
     assert quiet.returncode == 0
-    assert [line.split()[0] for line in quiet.stderr.splitlines()] == ["epoch"]
+    # On a slow machine there may be a line of progress, too.
+    assert {line.split()[0] for line in quiet.stderr.splitlines()} <= {"epoch", "warmstart:"}
     loud = subprocess.run([*command, "--restart", "-vv"], env=environ, capture_output=True, text=True)
     assert "oneDNN" in loud.stderr

@@ -49,7 +49,7 @@ class StagedTable:
 
     def empty_rows(self) -> np.ndarray:
         """Which rows have no cell at all, as the `,,,` lines at the end of a spreadsheet, (rows,) bool."""
-        if min(self.n_missing.values()) == 0:
+        if len(self.n_missing) == 1 or min(self.n_missing.values()) == 0:
             return np.zeros(self.n_rows, bool)
         empty = np.ones(self.n_rows, bool)
         for name in self.n_missing:

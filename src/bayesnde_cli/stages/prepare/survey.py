@@ -33,7 +33,8 @@ def kept_rows(staged: StagedTable, roles: Roles, config: PrepareConfig, report: 
         report.note(f"{counted(n_empty, 'row')} without any cell left out")
     lacking = {name: count - n_empty for name, count in staged.n_missing.items() if count > n_empty}
     mostly = [name for name, count in lacking.items() if 2 * count > staged.n_rows]
-    if lacking and (config.missing == "error" or mostly):
+    keep = staged.complete_rows()
+    if lacking and (config.missing == "error" or (mostly and np.sum(keep) < MIN_ROWS)):
         raise BadInput(
             f"{counted(sum(lacking.values()), 'cell is', 'cells are')} missing",
             found=f"columns: {listed([f'{name} ({count:,})' for name, count in lacking.items()])}",
@@ -41,7 +42,6 @@ def kept_rows(staged: StagedTable, roles: Roles, config: PrepareConfig, report: 
             if mostly
             else "drop these rows with --missing drop, or these columns with --drop",
         )
-    keep = staged.complete_rows()
     n_dropped = int(np.sum(~keep)) - n_empty
     if n_dropped:
         report.note(f"{counted(n_dropped, 'row')} with missing cells dropped")

@@ -39,12 +39,16 @@ def test_help_shows_the_defaults_of_the_config(bayesnde: Callable) -> None:
         assert option in page
 
 
-def test_help_answers_quickly() -> None:
+@pytest.mark.parametrize("arguments", [["--help"], ["status", "--run", "r"]], ids=["help", "status"])
+def test_help_and_status_answer_quickly(
+    arguments: list[str], bayesnde: Callable, examples: Path, tmp_path: Path
+) -> None:
     # Processor time, not wall time: a busy machine is no fault of ours. Two loaded cores double it at most, to 0.4 s.
+    assert bayesnde("prepare", examples / "faithful.csv", "--run", tmp_path / "r").code == 0
     seconds = []
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert _shell("--help").returncode == 0
+        assert _shell(*arguments, cwd=tmp_path).returncode == 0
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(seconds) < 0.2

@@ -139,3 +139,38 @@ def test_a_flipped_byte_is_seen_when_verifying(bayesnde: Callable, run: Path) ->
 def test_a_file_instead_of_a_run_is_no_run(bayesnde: Callable, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert bayesnde("status", "--run", tmp_path / "file").code == 3
+
+
+@pytest.mark.parametrize("options", [[], ["--json"], ["--verify"], ["--verify", "--json"]], ids=" ".join)
+def test_the_plain_question_and_the_option_parser_give_one_answer(
+    bayesnde: Callable, run: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from bayesnde_cli.cli.commands import run_command
+    from bayesnde_cli.cli.status_answer import plain_question
+
+    (run / "prepare/schema.json").unlink()
+    arguments = ["status", "--run", str(run), *options]
+    assert plain_question(arguments) is not None
+    plain = bayesnde(*arguments)
+    assert (run_command(arguments), capsys.readouterr().out) == (plain.code, plain.out)
+    assert plain.code == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status", "--help"],
+        ["status", "--run"],
+        ["status", "--run", "--json"],
+        ["status", "--run="],
+        ["status", "--runs", "r"],
+        ["status", "r"],
+        ["prepare", "--json"],
+        [],
+    ],
+    ids=" ".join,
+)
+def test_all_but_the_plain_question_is_for_the_option_parser(arguments: list[str]) -> None:
+    from bayesnde_cli.cli.status_answer import plain_question
+
+    assert plain_question(arguments) is None

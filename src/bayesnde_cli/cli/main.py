@@ -1,54 +1,15 @@
-"""The program `bayesnde`: its commands, and how an exception becomes a message and an exit code."""
+"""The program `bayesnde`: how an exception becomes a message and an exit code."""
 
 import errno
 import os
 import sys
-from typing import Annotated
-
-import typer
 
 from bayesnde_cli import __version__
-from bayesnde_cli.cli import prepare, refine, simulate, status, warmstart
 from bayesnde_cli.cli.console import Console
 from bayesnde_cli.cli.output_closed import OutputClosed
 from bayesnde_cli.cli.signals import stopping_on_signals
+from bayesnde_cli.cli.status_answer import plain_question
 from bayesnde_cli.errors import BayesndeError
-
-app = typer.Typer(
-    name="bayesnde",
-    # Plain help: the pretty one costs a tenth of a second, more than everything else together.
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
-)
-app.command("prepare")(prepare.prepare)
-app.command("warmstart")(warmstart.warmstart)
-app.command("refine")(refine.refine)
-app.command("simulate")(simulate.simulate)
-app.command("status")(status.status)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        print(f"bayesnde {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def bayesnde(
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
-    ] = False,
-) -> None:
-    """Log-densities of the rows of a table, each with its Monte-Carlo error and a verdict.
-
-    \b
-    Example:
-      bayesnde prepare data.csv
-      bayesnde warmstart
-      bayesnde refine
-      bayesnde status
-    """
 
 
 def main() -> None:
@@ -61,10 +22,10 @@ def run(arguments: list[str]) -> int:
     console = Console()
     try:
         with stopping_on_signals():
-            code = typer.main.get_command(app).main(args=arguments, prog_name="bayesnde", standalone_mode=False)
+            code = _run(arguments, console)
         if sys.stdout is not None:
             sys.stdout.flush()
-        return code if isinstance(code, int) else 0
+        return code
     except BayesndeError as error:
         console.error(str(error))
         return error.exit_code
@@ -83,6 +44,15 @@ def run(arguments: list[str]) -> int:
         if hasattr(error, "format_message"):  # a usage error of the option parser
             return _usage_error(console, error)
         return _bug(console)
+
+
+def _run(arguments: list[str], console: Console) -> int:
+    # `status` is asked again and again, by people and by loops: its plain forms do not wait for the option parser.
+    if question := plain_question(arguments):
+        return question.answer(console)
+    from bayesnde_cli.cli.commands import run_command
+
+    return run_command(arguments)
 
 
 def _bug(console: Console) -> int:

@@ -12,8 +12,6 @@ import typer
 
 from bayesnde_cli.config import StageConfig, option_type, preset_names, resolve
 
-DEFAULT_RUN = Path("run")
-
 RunOption = Annotated[
     Path | None,
     typer.Option(
@@ -30,11 +28,6 @@ RestartOption = Annotated[
 ]
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig)
-
-
-def run_directory(given: Path | None) -> Path:
-    """The run directory: the flag, else `$BAYESNDE_RUN`, else `./run`."""
-    return given or Path(os.environ.get("BAYESNDE_RUN") or DEFAULT_RUN)
 
 
 def with_settings(config_class: type[ConfigT]) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from bayesnde_cli.cli.console import Console
-from bayesnde_cli.cli.options import JsonOption, QuietOption, RestartOption, RunOption, run_directory, with_settings
+from bayesnde_cli.cli.options import JsonOption, QuietOption, RestartOption, RunOption, with_settings
+from bayesnde_cli.cli.run_directory import run_directory
 from bayesnde_cli.config import PrepareConfig
 
 

@@ -4,10 +4,9 @@ from typing import Annotated
 
 import typer
 
-from bayesnde_cli.artifacts.layout import RunLayout
-from bayesnde_cli.cli.console import Console, aligned
-from bayesnde_cli.cli.options import JsonOption, RunOption, run_directory
-from bayesnde_cli.config import STAGE_CONFIGS
+from bayesnde_cli.cli.console import Console
+from bayesnde_cli.cli.options import JsonOption, RunOption
+from bayesnde_cli.cli.status_answer import StatusQuestion
 
 
 def status(
@@ -24,25 +23,4 @@ def status(
       bayesnde status
       bayesnde status --run bank --json
     """
-    from bayesnde_cli.stages.status import run_status
-
-    console = Console()
-    found = run_status(RunLayout(run_directory(run)), list(STAGE_CONFIGS), is_verifying=verify)
-    if json:
-        console.result_json(found.as_dict())
-    else:
-        rows = [
-            [
-                item.stage if item.set_name is None else f"{item.stage}/{item.set_name}",
-                str(item.state),
-                "" if item.blocks is None else f"{item.blocks_done:,} of {item.blocks:,}",
-                "" if item.shards is None else f"{item.shards_done:,} of {item.shards:,}",
-                item.detail,
-            ]
-            for item in found.stages
-        ]
-        console.result(f"run directory: {found.run}")
-        console.result(aligned(["stage", "state", "blocks", "shards", "detail"], rows))
-        console.result(f"next: {found.next_command or 'nothing left to run in this version'}")
-    if not found.is_sound:
-        raise typer.Exit(3)
+    raise typer.Exit(StatusQuestion(run, verify, json).answer(Console()))

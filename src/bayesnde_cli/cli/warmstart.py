@@ -7,9 +7,9 @@ from bayesnde_cli.cli.options import (
     RestartOption,
     RunOption,
     VerboseOption,
-    run_directory,
     with_settings,
 )
+from bayesnde_cli.cli.run_directory import run_directory
 from bayesnde_cli.config import WarmstartConfig
 
 

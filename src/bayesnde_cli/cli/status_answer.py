@@ -1,0 +1,62 @@
+"""The answer of `bayesnde status`, and the forms of the question that need no option parser."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.cli.console import Console, aligned
+from bayesnde_cli.cli.run_directory import run_directory
+from bayesnde_cli.config.stages import STAGE_CONFIGS
+
+
+@dataclass(frozen=True)
+class StatusQuestion:
+    """What `bayesnde status` was asked."""
+
+    run: Path | None = None
+    is_verifying: bool = False
+    is_json: bool = False
+
+    def answer(self, console: Console) -> int:
+        """Print where the run stands; the exit code."""
+        from bayesnde_cli.stages.status import run_status
+
+        found = run_status(RunLayout(run_directory(self.run)), list(STAGE_CONFIGS), is_verifying=self.is_verifying)
+        if self.is_json:
+            console.result_json(found.as_dict())
+            return 0 if found.is_sound else 3
+        rows = [
+            [
+                item.stage if item.set_name is None else f"{item.stage}/{item.set_name}",
+                str(item.state),
+                "" if item.blocks is None else f"{item.blocks_done:,} of {item.blocks:,}",
+                "" if item.shards is None else f"{item.shards_done:,} of {item.shards:,}",
+                item.detail,
+            ]
+            for item in found.stages
+        ]
+        console.result(f"run directory: {found.run}")
+        console.result(aligned(["stage", "state", "blocks", "shards", "detail"], rows))
+        console.result(f"next: {found.next_command or 'nothing left to run in this version'}")
+        return 0 if found.is_sound else 3
+
+
+def plain_question(arguments: list[str]) -> StatusQuestion | None:
+    """The question of a command line that is `status` with its options in their plain spelling; else None.
+
+    Everything else (help, mistakes, other commands) is for the option parser.
+    """
+    if arguments[:1] != ["status"]:
+        return None
+    run, flags = None, set()
+    rest = iter(arguments[1:])
+    for word in rest:
+        if word == "--run":
+            run = next(rest, "")
+            if not run or run.startswith("-"):
+                return None
+        elif word in ("--json", "--verify"):
+            flags.add(word)
+        else:
+            return None
+    return StatusQuestion(None if run is None else Path(run), "--verify" in flags, "--json" in flags)

@@ -12,7 +12,7 @@ def _start(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 def test_tensorflow_starts_without_a_word_and_works() -> None:
     code = (
-        "from bayesnde_cli.model.backend import load_tensorflow; tf = load_tensorflow(); "
+        "from bayesnde_cli.model.backend import load_tensorflow; tf = load_tensorflow().tensorflow; "
         "f = tf.function(lambda x: tf.reduce_sum(x * x), jit_compile=True); print(float(f(tf.constant([3.0, 4.0]))))"
     )
     done = _start(code)
@@ -34,3 +34,21 @@ def test_what_was_held_back_comes_out_when_starting_fails() -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("a clue\n")
     assert "no engine" in done.stderr
+
+
+def test_threads_are_settled_before_the_first_computation_and_recorded() -> None:
+    code = (
+        "from bayesnde_cli.model.backend import load_tensorflow; found = load_tensorflow(device='cpu', threads=1)\n"
+        "print(found.device, found.tensorflow.config.threading.get_intra_op_parallelism_threads())"
+    )
+    done = _start(code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "cpu, 1 thread 1\n", "")
+
+
+def test_a_gpu_that_is_not_there_is_said() -> None:
+    code = (
+        "from bayesnde_cli.errors import BadUsage\nfrom bayesnde_cli.model.backend import load_tensorflow\n"
+        "try:\n    load_tensorflow(device='gpu')\nexcept BadUsage as error:\n    print(error)"
+    )
+    done = _start(code, CUDA_VISIBLE_DEVICES="-1")
+    assert done.stdout.startswith("error: there is no GPU that TensorFlow can use\n  devices: /physical_device:CPU:0\n")

@@ -16,7 +16,8 @@ import pytest
 from bayesnde_cli.artifacts.arrays import read_arrays
 
 # Small networks and few epochs: the way there is tested, not the fit.
-SMALL = ["--width", "16", "--depth", "2", "--epochs", "12", "--check-every", "3", "--validation-draws", "16"]
+SMALL = ["--width", "16", "--depth", "2", "--epochs", "12", "--checks", "4", "--validation-draws", "16",
+         "--generated-rows", "200"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +57,12 @@ def test_both_stages_leave_weights_history_selection_and_latents(bayesnde: Calla
     outcome = bayesnde("warmstart", "--run", run, *SMALL, "--json")
     assert outcome.code == 0
     result = json.loads(outcome.out)
-    refined = bayesnde("refine", "--run", run, "--epochs", "4", "--check-every", "2", "--validation-draws", "16")
+    refined = bayesnde("refine", "--run", run, "--epochs", "4", "--checks", "2", "--validation-draws", "16")
     assert refined.code == 0, refined.err
     assert refined.out.startswith(f"{run}/refine: epoch ")
     history = pq.read_table(run / "warmstart/history.parquet").to_pylist()
     assert [row["epoch"] for row in history] == list(range(1, 13))
+    assert {"phase", "step", "loss", "negative_log_likelihood", "kl"} <= history[0].keys()
     assert history[-1]["loss"] < history[4]["loss"] + 10.0
     selection = pq.read_table(run / "warmstart/selection.parquet").to_pylist()
     assert [row["epoch"] for row in selection] == [3, 6, 9, 12]
@@ -93,7 +95,7 @@ def test_killed_anywhere_it_ends_with_the_same_weights(run: Path, tmp_path: Path
         seen = 0
         for line in process.stderr:
             n_resumed += line.startswith("going on after epoch")
-            seen += line.startswith("epoch ")
+            seen += line.startswith("elbo, epoch ")
             if seen >= n_lines:
                 process.send_signal(signal.SIGKILL)
                 break
@@ -116,7 +118,7 @@ def test_a_signal_saves_and_the_next_run_goes_on_to_the_same_end(run: Path, tmp_
     process = _start(run, "--epochs", "60")
     assert process.stderr is not None
     for line in process.stderr:
-        if line.startswith("epoch "):
+        if line.startswith("elbo, epoch "):
             break
     started = time.monotonic()
     process.send_signal(signal.SIGTERM)
@@ -154,7 +156,7 @@ def test_other_settings_are_listed_and_a_loss_that_is_not_finite_is_four(bayesnd
     before = _outputs(run, "warmstart")
     failed = bayesnde("warmstart", "--run", run, *SMALL, "--learning-rate", "1e30", "--restart")
     assert failed.code == 4
-    assert "error: the loss is not finite in epoch" in failed.err
+    assert "error: a loss is not finite in elbo, step " in failed.err
     assert _outputs(run, "warmstart") == before
 
 
@@ -164,6 +166,6 @@ def test_tensorflow_s_messages_are_kept_for_vv(run: Path) -> None:
     quiet = subprocess.run(command, env=environ, capture_output=True, text=True)
     assert quiet.returncode == 0
     # On a slow machine there may be a line of progress, too.
-    assert {line.split()[0] for line in quiet.stderr.splitlines()} <= {"epoch", "warmstart:"}
+    assert {line.split()[0] for line in quiet.stderr.splitlines()} <= {"elbo,", "warmstart:"}
     loud = subprocess.run([*command, "--restart", "-vv"], env=environ, capture_output=True, text=True)
     assert "oneDNN" in loud.stderr

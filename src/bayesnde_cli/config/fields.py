@@ -13,7 +13,11 @@ from bayesnde_cli.errors import BadConfig
 
 
 def setting(default: Any, help: str, **limits: Any) -> Any:
-    """A config field. `limits`: `choices`, `minimum`, `maximum`, `metavar`, and `panel` (its heading in the help)."""
+    """A config field.
+
+    `limits`: `choices`, `minimum`, `maximum`, `metavar`, `panel` (its heading in the help), and `is_technical` (it
+    says how to compute, not what, and is no part of a stage's identity).
+    """
     return field(default=default, metadata={"help": help, **limits})
 
 
@@ -30,6 +34,11 @@ class StageConfig:
         """The settings as JSON-ready values, by name."""
         values = dataclasses.asdict(self)  # type: ignore[call-overload]
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    def identity(self) -> dict[str, Any]:
+        """The settings that decide the result."""
+        technical = {item.name for item in dataclasses.fields(self) if item.metadata.get("is_technical")}  # type: ignore[arg-type]
+        return {name: value for name, value in self.as_dict().items() if name not in technical}
 
 
 def option_type(item: "dataclasses.Field[Any]") -> tuple[type, bool]:

@@ -111,21 +111,55 @@ class PrepareConfig(StageConfig):
             )
 
 
+# What an untold number of epochs comes to: enough for this many steps, within these limits.
+TYPICAL_STEPS = 4000
+FEWEST_EPOCHS, MOST_EPOCHS = 30, 400
+
+
 @dataclass(frozen=True)
 class TrainingConfig(StageConfig):
     """What the two training stages have in common."""
 
-    epochs: int = setting(200, "Passes over the training rows, at most.", minimum=1, panel="Training")
+    epochs: int | None = setting(
+        None,
+        f"Passes over the training rows, at most. By default as many as make {TYPICAL_STEPS:,} steps, "
+        f"but at least {FEWEST_EPOCHS} and at most {MOST_EPOCHS}.",
+        minimum=1, panel="Training",
+    )  # fmt: skip
     learning_rate: float = setting(1e-3, "Learning rate of Adam.", minimum=0.0, panel="Training")
+    schedule: str = setting(
+        "constant", "Course of the learning rate: constant; decay: (1 + epoch/10)^-0.6; cosine: down to 0 at the end.",
+        choices=("constant", "decay", "cosine"), panel="Training",
+    )  # fmt: skip
+    weight_decay: float = setting(0.0, "Weight decay; above 0 Adam becomes AdamW.", minimum=0.0, panel="Training")
     batch_rows: int = setting(256, "Rows in a batch.", minimum=1, panel="Training")
-    check_every: int = setting(5, "Epochs between two looks at the validation rows.", minimum=1, panel="Selection")
-    patience: int = setting(8, "Stop after so many looks without a gain.", minimum=1, panel="Selection")
+    average_epochs: float = setting(
+        2.0, "Memory of the running mean of the weights, in epochs; 0: no mean.", minimum=0.0, panel="Training"
+    )
+    select: str = setting(
+        "marginal",
+        "What chooses among the checkpoints, on validation rows. marginal: estimated log-density; "
+        "plug-in: log p(x | z) at the encoder's z; rank: the paper's mean percentile rank of eight diagnostics.",
+        choices=("marginal", "plug-in", "rank"), panel="Selection",
+    )  # fmt: skip
+    checks: int = setting(40, "Looks at the validation rows, evenly spread.", minimum=1, panel="Selection")
+    patience: int = setting(8, "Stop after so many looks without a gain; 0: never.", minimum=0, panel="Selection")
     validation_rows: int = setting(
         1024, "Validation rows that choose, the same ones at every look.", minimum=1, panel="Selection"
     )
-    validation_draws: int = setting(256, "Importance-sampling draws of each such row.", minimum=1, panel="Selection")
+    validation_draws: int = setting(64, "Importance-sampling draws of each such row.", minimum=4, panel="Selection")
+    generated_rows: int = setting(
+        5000, "Generated rows that the diagnostics compare with the validation rows.", minimum=50, panel="Selection"
+    )
     seed: int | None = setting(
         None, "Seed of this stage; the run's if not given.", minimum=0, maximum=2**32 - 1, panel="Run"
+    )
+    device: str = setting(
+        "auto", "Where to compute; auto: a GPU if there is one.", choices=("auto", "cpu", "gpu"), panel="Run",
+        is_technical=True,
+    )  # fmt: skip
+    threads: int | None = setting(
+        None, "Threads of the CPU; all cores if not given.", minimum=1, panel="Run", is_technical=True
     )
 
 
@@ -135,15 +169,37 @@ class WarmstartConfig(TrainingConfig):
 
     stage: typing.ClassVar[str] = "warmstart"
 
+    objective: str = setting(
+        "elbo",
+        "elbo: the evidence lower bound; egm: the paper's adversarial warm start; both: egm, then elbo.",
+        choices=("elbo", "egm", "both"), panel="Training",
+    )  # fmt: skip
+    kl_warm_up: float = setting(
+        0.3, "elbo: share of the epochs over which the prior gains its full weight.",
+        minimum=0.0, maximum=1.0, panel="Training",
+    )  # fmt: skip
     latent_dim: int | None = setting(
         None, "Latent dimension; the number of features up to 20, half of it beyond.", minimum=1, panel="Model"
     )
     width: int = setting(256, "Width of the networks.", minimum=1, panel="Model")
     depth: int = setting(5, "Hidden layers, or residual blocks beyond 10 features.", minimum=1, panel="Model")
-    kl_warm_up: float = setting(
-        0.3, "Share of the epochs over which the prior gains its full weight.",
-        minimum=0.0, maximum=1.0, panel="Training",
-    )  # fmt: skip
+    activation: str = setting(
+        "leaky_relu", "Activation of the networks.", choices=("leaky_relu", "elu", "silu", "tanh"), panel="Model"
+    )
+    egm_steps: int = setting(6000, "egm: steps, each of both discriminators and of generator and encoder.", minimum=1,
+                             panel="EGM")  # fmt: skip
+    adversarial_x_weight: float = setting(1.0, "egm: weight of this term.", minimum=0.0, panel="EGM")
+    adversarial_z_weight: float = setting(1.0, "egm: weight of this term.", minimum=0.0, panel="EGM")
+    reconstruction_x_weight: float = setting(3.0, "egm: weight of this term.", minimum=0.0, panel="EGM")
+    reconstruction_z_weight: float = setting(1.0, "egm: weight of this term.", minimum=0.0, panel="EGM")
+    correlation_weight: float = setting(0.3, "egm: weight of this term.", minimum=0.0, panel="EGM")
+    marginal_mmd_weight: float = setting(0.0, "egm: weight of this term.", minimum=0.0, panel="EGM")
+    joint_mmd_weight: float = setting(0.0, "egm: weight of this term.", minimum=0.0, panel="EGM")
+    sliced_wasserstein_weight: float = setting(0.0, "egm: weight of this term.", minimum=0.0, panel="EGM")
+    log_variance_weight: float = setting(0.01, "egm: weight of this term.", minimum=0.0, panel="EGM")
+    squared_variance_weight: float = setting(
+        0.0, "egm: weight of this term, `alpha` in the paper's table.", minimum=0.0, panel="EGM"
+    )
 
 
 @dataclass(frozen=True)
@@ -152,9 +208,32 @@ class RefineConfig(TrainingConfig):
 
     stage: typing.ClassVar[str] = "refine"
 
-    epochs: int = setting(100, "Passes over the training rows, at most.", minimum=1, panel="Training")
-    learning_rate: float = setting(5e-4, "Learning rate of Adam.", minimum=0.0, panel="Training")
-    draws: int = setting(8, "Draws of the importance-weighted bound for each row.", minimum=2, panel="Training")
+    schedule: str = setting(
+        "cosine", "Course of the learning rate: constant; decay: (1 + epoch/10)^-0.6; cosine: down to 0 at the end.",
+        choices=("constant", "decay", "cosine"), panel="Training",
+    )  # fmt: skip
+    latent_update: str = setting(
+        "importance",
+        "How the latents of a batch follow the decoder. importance: weighted draws from the encoder's proposal; "
+        "posterior: a persistent HMC chain for every row; map: the paper's, one step of Adam for every row.",
+        choices=("importance", "posterior", "map"), panel="Training",
+    )  # fmt: skip
+    draws: int = setting(8, "importance: draws for each row.", minimum=2, panel="Training")
+    burn_in: int = setting(
+        20, "posterior: sweeps over all chains before the first step of the decoder.", minimum=0, panel="Training"
+    )
+    transitions: int = setting(2, "posterior: transitions of a chain at each visit.", minimum=1, panel="Training")
+    leapfrogs: int = setting(5, "posterior: leapfrog steps of a transition.", minimum=1, panel="Training")
+    latent_learning_rate: float = setting(5e-3, "map: learning rate of the latents.", minimum=0.0, panel="Training")
+    mmd_weight: float = setting(
+        0.0, "posterior, map: weight of the prior-predictive MMD.", minimum=0.0, panel="Regularisers"
+    )
+    correlation_weight: float = setting(
+        0.0, "posterior, map: weight of the correlation term.", minimum=0.0, panel="Regularisers"
+    )
+    log_variance_weight: float = setting(
+        0.0, "posterior, map: weight of the log-variance term.", minimum=0.0, panel="Regularisers"
+    )
 
 
 STAGE_CONFIGS: dict[str, type[StageConfig]] = {

@@ -6,28 +6,69 @@ import sys
 import tempfile
 from collections.abc import Iterator, MutableMapping
 from types import ModuleType
+from typing import NamedTuple
+
+from bayesnde_cli.errors import BadUsage
 
 # TensorFlow's C++ log: 0 shows everything, 3 fatal errors only.
 _LOG_LEVEL, _SILENT = "TF_CPP_MIN_LOG_LEVEL", "3"
 
 
-def load_tensorflow(*, verbose: bool = False, environ: MutableMapping[str, str] = os.environ) -> ModuleType:
-    """The `tensorflow` module; what it writes while starting is shown only if `verbose`, or if it fails.
+class Backend(NamedTuple):
+    """TensorFlow, ready to compute."""
 
-    A log level that the user has set in the environment is respected.
+    tensorflow: ModuleType
+    device: str  # what the manifest records: `cpu, 2 threads` or `gpu: NVIDIA A40`
+
+
+def load_tensorflow(
+    *,
+    verbose: bool = False,
+    device: str = "auto",
+    threads: int | None = None,
+    environ: MutableMapping[str, str] = os.environ,
+) -> Backend:
+    """TensorFlow on a device; what it writes while starting is shown only if `verbose`, or if it fails.
+
+    `device` is auto, cpu or gpu; a GPU's memory is taken as it is needed. Device and threads are settled at the first
+    call of a process, a later one cannot change them. A log level that the user has set in the environment is
+    respected.
     """
-    if verbose:
+    if not verbose:
+        environ.setdefault(_LOG_LEVEL, _SILENT)
+    with contextlib.nullcontext() if verbose else _stderr_held_back():
         import tensorflow
 
-        return tensorflow
-    environ.setdefault(_LOG_LEVEL, _SILENT)
-    with _stderr_held_back():
-        import tensorflow
-
+        name = _settle(tensorflow, device, threads)
         # Devices and the compiler are started at their first use, and both have something to say: let it be now.
-        tensorflow.config.list_physical_devices()
         tensorflow.function(lambda x: x + x, jit_compile=True)(tensorflow.constant(1.0))
-    return tensorflow
+    return Backend(tensorflow, name)
+
+
+def _settle(tensorflow: ModuleType, device: str, threads: int | None) -> str:
+    """Choose device and threads; the device's name."""
+    config = tensorflow.config
+    gpus = config.list_physical_devices("GPU")
+    if device == "gpu" and not gpus:
+        raise BadUsage(
+            "there is no GPU that TensorFlow can use",
+            found=f"devices: {', '.join(found.name for found in config.list_physical_devices())}",
+            hint="leave --device out, or install `bayesnde[gpu]` on a machine with one",
+        )
+    if threads is not None:
+        with contextlib.suppress(RuntimeError):  # already at work in this process
+            config.threading.set_intra_op_parallelism_threads(threads)
+            config.threading.set_inter_op_parallelism_threads(1)
+    n_threads = config.threading.get_intra_op_parallelism_threads() or len(os.sched_getaffinity(0))
+    if device == "cpu" or not gpus:
+        with contextlib.suppress(RuntimeError):
+            config.set_visible_devices([], "GPU")
+        return f"cpu, {n_threads} {'thread' if n_threads == 1 else 'threads'}"
+    with contextlib.suppress(RuntimeError):
+        for gpu in gpus:
+            config.experimental.set_memory_growth(gpu, True)
+    details = config.experimental.get_device_details(gpus[0])
+    return f"gpu: {details.get('device_name', gpus[0].name)}"
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """Maximum likelihood by lower bounds of log p(x): the evidence lower bound, then the importance-weighted bound.
 
-A whole epoch is one compiled call: rows are shuffled, batches drawn, steps made and losses averaged without Python.
-The loop's state is tensors in dictionaries and nothing else; seeds are addresses (run, epoch, step), so an epoch that
-is run again from its state gives the same state.
+A round, an epoch or an equal part of one, is one compiled call: rows are shuffled, batches drawn, steps made and losses
+averaged without Python. The loop's state is tensors in dictionaries and nothing else; seeds are addresses (run, epoch,
+step), so a round that is run again from its state gives the same state.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bayesnde_cli.model import networks
 from bayesnde_cli.model.decoder import Decoder
 from bayesnde_cli.model.encoder import Encoder
 from bayesnde_cli.model.likelihood import log_likelihood
@@ -21,161 +20,141 @@ from bayesnde_cli.training.bounds import (
     doubly_reparameterised_loss,
     elbo,
     gaussian_kl,
-    importance_weighted_bound,
     log_importance_weights,
 )
-from bayesnde_cli.training.optimizers import AdamState, adam_start, adam_step, averaged, clipped
-
-_DECODER, _ENCODER = "decoder/", "encoder/"
+from bayesnde_cli.training.joint_parameters import decoder_of, encoder_of
+from bayesnde_cli.training.optimizers import SCHEDULES, AdamState, adam_start, adam_step, averaged, clipped
 
 
 @dataclass(frozen=True)
 class BoundSettings:
-    """How an epoch is run. One draw is the evidence lower bound, more the importance-weighted bound."""
+    """How a round is run. One draw is the evidence lower bound, more the importance-weighted bound."""
 
     batch_rows: int = 256
     n_draws: int = 1
     learning_rate: float = 1e-3
+    schedule: str = "constant"  # of the learning rate, over `n_epochs`
+    n_epochs: int = 1
+    weight_decay: float = 0.0
     kl_warm_up_epochs: int = 0  # the weight of the KL rises from 0 to 1 over these epochs
     max_norm: float = 10.0  # of the gradient: a rare batch with an outlier must not undo an epoch
     average_epochs: float = 2.0  # memory of the running mean of the weights, which is what is scored
+    rounds_per_epoch: int = 1
 
 
 class BoundState(NamedTuple):
-    """Everything that an epoch changes."""
+    """Everything that a round changes."""
 
     parameters: dict[str, tf.Tensor]  # of decoder and encoder, under `decoder/` and `encoder/`
     optimizer: AdamState
     average: dict[str, tf.Tensor]  # running mean of the parameters
-    epoch: tf.Tensor  # int32 scalar, epochs done
+    round: tf.Tensor  # int32 scalar, rounds done
 
 
-EpochRunner = Callable[[BoundState, tf.Tensor, "tf.Tensor | None", tf.Tensor], "tuple[BoundState, tf.Tensor]"]
+Losses = dict[str, tf.Tensor]
+RoundRunner = Callable[[BoundState, tf.Tensor, "tf.Tensor | None", tf.Tensor], tuple[BoundState, Losses]]
 
 
-def start(decoder: NetworkSpec, encoder: NetworkSpec, seed: int) -> BoundState:
-    """The state before the first epoch."""
-    parameters = _joined(
-        networks.initial_parameters(decoder, seed, "decoder"), networks.initial_parameters(encoder, seed, "encoder")
-    )
-    return restart_from(parameters)
-
-
-def restart_from(parameters: Parameters) -> BoundState:
-    """The state before the first epoch from given weights."""
+def start(parameters: Parameters) -> BoundState:
+    """The state before the first round, from given weights."""
     return BoundState(dict(parameters), adam_start(parameters), dict(parameters), tf.constant(0, tf.int32))
 
 
-def decoder_of(spec: NetworkSpec, parameters: Parameters) -> Decoder:
-    """The decoder inside joint parameters."""
-    return Decoder(spec, _part(parameters, _DECODER))
-
-
-def encoder_of(spec: NetworkSpec, parameters: Parameters) -> Encoder:
-    """The encoder inside joint parameters."""
-    return Encoder(spec, _part(parameters, _ENCODER))
-
-
-def epoch_runner(decoder: NetworkSpec, encoder: NetworkSpec, settings: BoundSettings) -> EpochRunner:
-    """A compiled function (state, x, y, seed) -> (state, mean loss): one pass over the rows in random batches.
+def round_runner(decoder: NetworkSpec, encoder: NetworkSpec, settings: BoundSettings) -> RoundRunner:
+    """A compiled function (state, x, y, seed) -> (state, losses): the next part of an epoch over the rows.
 
     x (rows, p) float32, y one-hot (rows, classes) or None, seed int32 scalar. Rows beyond a whole number of batches
-    wait for another epoch's shuffle.
+    and rounds wait for another epoch's shuffle. Losses are means over the steps of the round, which ends with the first
+    one whose loss is not finite:
+
+        loss                               minus the bound
+        negative_log_likelihood, kl        the parts of the evidence lower bound
+        effective_draws                    of the importance-weighted bound: (sum w)^2 / sum w^2, the mean over rows
+        first_bad_step                     int32: the step whose loss is not finite, -1 if there is none
     """
+    terms_of = _evidence_terms if settings.n_draws == 1 else _weighted_terms
 
-    def loss_of(parameters: Parameters, x: tf.Tensor, y: tf.Tensor | None, kl_weight: tf.Tensor, noise: tf.Tensor):  # type: ignore[no-untyped-def]
-        mean, sd = encoder_of(encoder, parameters)(x, y)
-        z = mean[:, None, :] + sd[:, None, :] * noise  # (batch, draws, d)
-        model = decoder_of(decoder, parameters)
-        y_draws = None if y is None else y[:, None, :]
-
-        def likelihood(draws: tf.Tensor) -> tf.Tensor:
-            return log_likelihood(x[:, None, :], *model(draws, y_draws))  # (batch, draws)
-
-        if settings.n_draws == 1:
-            return -tf.reduce_mean(elbo(likelihood(z)[:, 0], gaussian_kl(mean, tf.math.log(sd)), kl_weight))
-        fixed = tf.stop_gradient(mean), tf.stop_gradient(tf.math.log(sd))
-        return doubly_reparameterised_loss(z, lambda draws: log_importance_weights(likelihood(draws), draws, *fixed))
-
-    @tf.function(jit_compile=True)
-    def run(state: BoundState, x: tf.Tensor, y: tf.Tensor | None, seed: tf.Tensor) -> tuple[BoundState, tf.Tensor]:
+    @tf.function(jit_compile=True, autograph=False)
+    def run(state: BoundState, x: tf.Tensor, y: tf.Tensor | None, seed: tf.Tensor) -> tuple[BoundState, Losses]:
         n_rows, batch = x.shape[0], min(settings.batch_rows, x.shape[0])
-        n_steps = n_rows // batch
-        decay = 1.0 - 1.0 / max(1.0, settings.average_epochs * n_steps)
-        address = tf.stack([seed, state.epoch])
-        order = tf.argsort(tf.random.stateless_uniform([n_rows], address))
-        kl_weight = tf.minimum(1.0, tf.cast(state.epoch + 1, tf.float32) / float(max(settings.kl_warm_up_epochs, 1)))
+        n_steps = n_rows // batch // settings.rounds_per_epoch
+        steps_per_epoch = n_steps * settings.rounds_per_epoch
+        decay = 1.0 - 1.0 / max(1.0, settings.average_epochs * steps_per_epoch)
+        epoch, part = state.round // settings.rounds_per_epoch, state.round % settings.rounds_per_epoch
+        address = tf.stack([seed, epoch])
+        order = tf.argsort(tf.random.stateless_uniform([n_rows], address))[: steps_per_epoch * batch]
+        batches = tf.reshape(order, [steps_per_epoch, batch])
+        kl_weight = tf.minimum(1.0, tf.cast(epoch + 1, tf.float32) / float(max(settings.kl_warm_up_epochs, 1)))
 
-        def step(index, parameters, optimizer, average, total):  # type: ignore[no-untyped-def]
-            rows = tf.slice(order, [index * batch], [batch])
-            noise_seed = tf.random.experimental.stateless_fold_in(address, index + 1)
+        def step(index, parameters, optimizer, average, totals, _):  # type: ignore[no-untyped-def]
+            index_in_epoch = part * n_steps + index
+            # Not a slice: XLA would take its place for a constant, and compile every round anew.
+            rows = tf.gather(batches, index_in_epoch)
+            noise_seed = tf.random.experimental.stateless_fold_in(address, index_in_epoch + 1)
             noise = tf.random.stateless_normal([batch, settings.n_draws, encoder.n_out], noise_seed)
             with tf.GradientTape() as tape:
                 tape.watch(parameters)
-                loss = loss_of(
-                    parameters, tf.gather(x, rows), None if y is None else tf.gather(y, rows), kl_weight, noise
-                )
-            gradients, _ = clipped(tape.gradient(loss, parameters), max_norm=settings.max_norm)
+                model, proposer = decoder_of(decoder, parameters), encoder_of(encoder, parameters)
+                x_batch, y_batch = tf.gather(x, rows), None if y is None else tf.gather(y, rows)
+                terms = terms_of(model, proposer, x_batch, y_batch, noise, kl_weight)
+            gradients, _ = clipped(tape.gradient(terms["loss"], parameters), max_norm=settings.max_norm)
+            time = tf.cast(epoch, tf.float32) + tf.cast(index_in_epoch, tf.float32) / float(steps_per_epoch)
+            rate = settings.learning_rate * SCHEDULES[settings.schedule](time, float(settings.n_epochs))
             parameters, optimizer = adam_step(
                 gradients, optimizer, parameters,
-                learning_rate=settings.learning_rate, beta_1=0.9, beta_2=0.99, epsilon=1e-8,
+                learning_rate=rate, beta_1=0.9, beta_2=0.99, epsilon=1e-8, weight_decay=settings.weight_decay,
             )  # fmt: skip
             average = averaged(average, parameters, decay=decay)
-            return index + 1, parameters, optimizer, average, total + loss
+            totals = {name: totals[name] + term for name, term in terms.items()}
+            bad_step = tf.where(tf.math.is_finite(terms["loss"]), -1, index)
+            return index + 1, parameters, optimizer, average, totals, bad_step
 
-        _, parameters, optimizer, average, total = tf.while_loop(
-            lambda index, *_: index < n_steps,
+        totals = dict.fromkeys(_TERMS[terms_of], tf.constant(0.0))
+        n_done, parameters, optimizer, average, totals, bad_step = tf.while_loop(
+            lambda index, *rest: (index < n_steps) & (rest[-1] < 0),
             step,
-            (tf.constant(0), state.parameters, state.optimizer, state.average, tf.constant(0.0)),
+            (tf.constant(0), state.parameters, state.optimizer, state.average, totals, tf.constant(-1)),
         )
-        return BoundState(parameters, optimizer, average, state.epoch + 1), total / float(n_steps)
+        losses = {name: total / tf.cast(n_done, tf.float32) for name, total in totals.items()}
+        state = BoundState(parameters, optimizer, average, state.round + 1)
+        return state, losses | {"first_bad_step": bad_step}
 
     return run
 
 
-def marginal_scorer(
-    decoder: NetworkSpec, encoder: NetworkSpec, *, n_draws: int, block_rows: int = 256
-) -> Callable[[Parameters, tf.Tensor, "tf.Tensor | None", tf.Tensor], tf.Tensor]:
-    """A compiled function (parameters, x, y, seed) -> estimated log p(x) of each row, (rows,) float64.
-
-    Importance sampling from the encoder's proposal, its s.d. widened so that the weights are bounded where the
-    posterior's tails are heavier than the proposal's. Biased downwards where the proposal misses a part of the
-    posterior: a figure to choose checkpoints by, not one to report.
-    """
-    widening = 1.2
-
-    @tf.function(jit_compile=True)
-    def block(parameters: Parameters, x: tf.Tensor, y: tf.Tensor | None, seed: tf.Tensor) -> tf.Tensor:
-        mean, sd = encoder_of(encoder, parameters)(x, y)
-        log_sd = tf.math.log(widening * sd)
-        z = mean[:, None, :] + tf.exp(log_sd)[:, None, :] * tf.random.stateless_normal(
-            [x.shape[0], n_draws, encoder.n_out], seed
-        )
-        y_draws = None if y is None else y[:, None, :]
-        mean_x, variance_x = decoder_of(decoder, parameters)(z, y_draws)
-        log_weights = log_importance_weights(log_likelihood(x[:, None, :], mean_x, variance_x), z, mean, log_sd)
-        return importance_weighted_bound(tf.cast(log_weights, tf.float64))
-
-    def score(parameters: Parameters, x: tf.Tensor, y: tf.Tensor | None, seed: tf.Tensor) -> tf.Tensor:
-        n_rows = x.shape[0]
-        n_blocks = -(-n_rows // block_rows)
-        scores = []
-        for index in range(n_blocks):
-            # The last block reaches back, so that every block is the same compiled program.
-            start_row = max(min(index * block_rows, n_rows - block_rows), 0)
-            rows = slice(start_row, start_row + block_rows)
-            found = block(parameters, x[rows], None if y is None else y[rows], tf.stack([seed, index]))
-            scores.append(found[index * block_rows - start_row :])
-        return tf.concat(scores, axis=0)
-
-    return score
-
-
-def _joined(decoder: Parameters, encoder: Parameters) -> dict[str, tf.Tensor]:
-    return {_DECODER + name: value for name, value in decoder.items()} | {
-        _ENCODER + name: value for name, value in encoder.items()
+def _evidence_terms(
+    decoder: Decoder, encoder: Encoder, x: tf.Tensor, y: tf.Tensor | None, noise: tf.Tensor, kl_weight: tf.Tensor
+) -> Losses:
+    proposal = encoder(x, y)
+    likelihood = log_likelihood(x, *decoder(proposal.draw(noise[:, 0]), y))
+    kl = gaussian_kl(proposal.mean, tf.math.log(proposal.sd))
+    return {
+        "loss": -tf.reduce_mean(elbo(likelihood, kl, kl_weight)),
+        "negative_log_likelihood": -tf.reduce_mean(likelihood),
+        "kl": tf.reduce_mean(kl),
     }
 
 
-def _part(parameters: Parameters, prefix: str) -> dict[str, tf.Tensor]:
-    return {name.removeprefix(prefix): value for name, value in parameters.items() if name.startswith(prefix)}
+def _weighted_terms(
+    decoder: Decoder, encoder: Encoder, x: tf.Tensor, y: tf.Tensor | None, noise: tf.Tensor, kl_weight: tf.Tensor
+) -> Losses:
+    mean, sd = encoder(x, y)
+    z = mean[:, None, :] + sd[:, None, :] * noise  # (batch, draws, d)
+    fixed = tf.stop_gradient(mean), tf.stop_gradient(tf.math.log(sd))
+    y_draws = None if y is None else y[:, None, :]
+    seen = []
+
+    def log_weight(draws: tf.Tensor) -> tf.Tensor:
+        likelihood = log_likelihood(x[:, None, :], *decoder(draws, y_draws))  # (batch, draws)
+        seen.append(log_importance_weights(likelihood, draws, *fixed))
+        return seen[-1]
+
+    loss = doubly_reparameterised_loss(z, log_weight)
+    share = tf.nn.softmax(tf.stop_gradient(seen[0]), axis=1)
+    return {"loss": loss, "effective_draws": tf.reduce_mean(1.0 / tf.reduce_sum(tf.square(share), axis=1))}
+
+
+_TERMS = {
+    _evidence_terms: ("loss", "negative_log_likelihood", "kl"),
+    _weighted_terms: ("loss", "effective_draws"),
+}

@@ -21,7 +21,9 @@ class Trained:
 
     folder: str
     is_up_to_date: bool
-    epoch: int
+    epoch: float | None
+    step: int
+    selected_by: str
     validation_log_density: float
     validation_se: float
 
@@ -29,8 +31,9 @@ class Trained:
         return asdict(self)
 
     def __str__(self) -> str:
+        place = f"step {self.step:,}" if self.epoch is None else f"epoch {self.epoch:.3g}"
         text = (
-            f"{self.folder}: epoch {self.epoch} chosen, validation log-density {self.validation_log_density:.4f} "
+            f"{self.folder}: {place} chosen, validation log-density {self.validation_log_density:.4f} "
             f"± {2 * self.validation_se:.4f} (units of the file, ± 2 standard errors)"
         )
         return f"{text} (up to date)" if self.is_up_to_date else text
@@ -39,7 +42,7 @@ class Trained:
 def run_warmstart(
     layout: RunLayout, config: WarmstartConfig, report: Report, *, is_restart: bool, is_verbose: bool
 ) -> Trained:
-    """Fit the model by the evidence lower bound, from scratch."""
+    """Fit the model from scratch."""
     upstream = {"prepare": require(layout, "prepare")}
     return _run(layout, config, report, upstream=upstream, is_restart=is_restart, is_verbose=is_verbose)
 
@@ -47,7 +50,7 @@ def run_warmstart(
 def run_refine(
     layout: RunLayout, config: RefineConfig, report: Report, *, is_restart: bool, is_verbose: bool
 ) -> Trained:
-    """Go on from the warm start with the importance-weighted bound."""
+    """Go on from the warm start."""
     upstream = {"prepare": require(layout, "prepare"), "warmstart": require(layout, "warmstart")}
     return _run(layout, config, report, upstream=upstream, is_restart=is_restart, is_verbose=is_verbose)
 
@@ -65,21 +68,20 @@ def _run(
         for output in _READ
         if output in manifest.outputs
     }
-    identity = {"settings": config.as_dict(), "inputs": {name: entry["sha256"] for name, entry in inputs.items()}}
+    identity = {"settings": config.identity(), "inputs": {name: entry["sha256"] for name, entry in inputs.items()}}
     if not is_restart and manifests.stage_state(layout, stage, identity) is StageState.UP_TO_DATE:
         return _trained(layout, manifests.read(layout.manifest_file(stage)), is_up_to_date=True)
 
     with workplace(layout, stage) as place:
         from bayesnde_cli.model.backend import load_tensorflow
 
-        tensorflow = load_tensorflow(verbose=is_verbose)
+        device = load_tensorflow(verbose=is_verbose, device=config.device, threads=config.threads).device
         from bayesnde_cli.stages.training.fitting import fit
         from bayesnde_cli.stages.training.writing import write_results
 
         run_id = upstream["prepare"].run_id
         result = fit(layout, config, identity, report)
         outputs = write_results(place.folder, layout, stage, result, run_id=run_id)
-        device = "gpu" if tensorflow.config.list_physical_devices("GPU") else "cpu"
         manifest = place.finish(
             outputs, config, seed=seed, identity=identity, inputs=inputs, run_id=run_id, device=device
         )
@@ -95,6 +97,8 @@ def _trained(layout: RunLayout, manifest: Manifest, *, is_up_to_date: bool) -> T
         folder=str(layout.stage_dir(manifest.stage)),
         is_up_to_date=is_up_to_date,
         epoch=chosen["epoch"],
+        step=chosen["step"],
+        selected_by=manifest.config["select"],
         validation_log_density=chosen["marginal"],
         validation_se=chosen["marginal_se"],
     )

@@ -1,181 +1,173 @@
-"""The loop of a training stage: epoch, record, look at validation rows, checkpoint. Killed, it goes on the same."""
+"""The loop of a training stage: round, record, look at validation rows, checkpoint. Killed, it goes on the same."""
 
 import math
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from bayesnde_cli.artifacts.arrays import read_arrays, write_arrays
-from bayesnde_cli.artifacts.differences import compare, settings_differ
-from bayesnde_cli.artifacts.fingerprint import sha256_json
+from bayesnde_cli.artifacts.arrays import read_arrays
 from bayesnde_cli.artifacts.layout import RunLayout
-from bayesnde_cli.config import RefineConfig, TrainingConfig, WarmstartConfig
+from bayesnde_cli.config import TrainingConfig, WarmstartConfig
 from bayesnde_cli.errors import NumericalFailure, Stopped
 from bayesnde_cli.model.decoder import decoder_spec
 from bayesnde_cli.model.encoder import encoder_spec
 from bayesnde_cli.model.networks import NetworkSpec
+from bayesnde_cli.model.parameters import Parameters
 from bayesnde_cli.rng import derive_seed
-from bayesnde_cli.stages.reporting import Report
-from bayesnde_cli.stages.training.rows import Rows, read_rows
-from bayesnde_cli.training.bound_loop import (
-    BoundSettings,
-    BoundState,
-    epoch_runner,
-    marginal_scorer,
-    restart_from,
-    start,
-)
+from bayesnde_cli.stages.reporting import Advance, Report
+from bayesnde_cli.stages.training.checkpoints import Checkpoints
+from bayesnde_cli.stages.training.looks import Judge, chosen_look, n_misses
+from bayesnde_cli.stages.training.phases import Networks, Phase, first_weights, phases_of
+from bayesnde_cli.stages.training.rows import read_rows
 
 # Latent dimension: as many as features up to this many, half as many beyond.
 _FULL_LATENT_FEATURES = 20
-# Steps in an epoch, at least: the batch shrinks for it.
-_LEAST_STEPS = 8
-# A look that gains less than this (nats) is no gain: it is within the noise of the importance sampling.
-_LEAST_GAIN = 1e-3
 
 
-@dataclass
+@dataclass(frozen=True)
+class Progress:
+    """How far a stage has come, all of it. One object, replaced as a whole: a signal finds the old or the new one."""
+
+    phase: int
+    n_rounds: int  # done in this phase
+    state: Any  # of the phase's loop
+    history: tuple[dict[str, Any], ...] = ()  # a row for each round
+    looks: tuple[dict[str, Any], ...] = ()  # a row for each look at the validation rows
+
+
+@dataclass(frozen=True)
 class Fit:
-    """The progress of a training stage, all of it: what a checkpoint holds."""
+    """What a training stage has found."""
 
-    decoder: NetworkSpec
-    encoder: NetworkSpec
-    state: BoundState
-    best: dict[str, np.ndarray]  # averaged weights of the best look so far
-    history: list[dict[str, Any]] = field(default_factory=list)  # a row an epoch
-    selection: list[dict[str, Any]] = field(default_factory=list)  # a row a look
-    best_look: int = -1
-
-    def n_misses(self, after_epoch: int) -> int:
-        """Looks since the best one; those up to an epoch do not count."""
-        return sum(row["epoch"] > after_epoch for row in self.selection[self.best_look + 1 :])
+    networks: Networks
+    weights: dict[str, np.ndarray]
+    history: tuple[dict[str, Any], ...]
+    looks: tuple[dict[str, Any], ...]  # with their ranks
+    chosen: int
 
 
 def fit(layout: RunLayout, config: TrainingConfig, identity: dict[str, Any], report: Report) -> Fit:
     """The fitted model of a stage; a checkpoint of the same identity is taken up where it stopped."""
-    train, validation = (read_rows(layout, split) for split in ("train", "validation"))
-    file = layout.checkpoint_dir(config.stage) / "state.npz"
-    progress = _beginning(layout, config, train)
-    _take_up(progress, file, identity, layout, config, report)
+    train = read_rows(layout, "train")
+    networks, weights = _model(layout, config, train.x.shape[1], train.n_classes)
+    phases = phases_of(config, networks, train)
     assert config.seed is not None
     seed = tf.constant(derive_seed(config.seed, config.stage) % 2**31, tf.int32)
-    judges = validation.first(config.validation_rows)
-    score = marginal_scorer(progress.decoder, progress.encoder, n_draws=config.validation_draws, block_rows=64)
-    run_epoch = epoch_runner(progress.decoder, progress.encoder, _bound_settings(config, len(train.x)))
+    judge = Judge(config, networks, read_rows(layout, "validation").first(config.validation_rows), seed)
+    checkpoints = Checkpoints(layout, config, identity)
     x, y = train.tensors()
-    try:
-        with report.progress(config.stage, config.epochs, "epochs") as advance:
-            advance(len(progress.history))
-            n_warm_up = _warm_up_epochs(config)
-            while len(progress.history) < config.epochs and progress.n_misses(n_warm_up) < config.patience:
-                state, loss = run_epoch(progress.state, x, y, seed)
-                _record(progress, state, float(loss))
-                if len(progress.history) % config.check_every == 0 or len(progress.history) == config.epochs:
-                    _look(progress, judges, score, seed, report)
-                    _save(progress, file, identity)
-                advance(1)
-    except Stopped:
-        _save(progress, file, identity)
-        raise
-    return progress
 
+    def entered(index: int, weights: Parameters) -> Any:
+        phase = phases[index]
+        state = phase.start(weights)
+        return phase.settle(state, x, y, seed) if phase.settle else state
 
-def _beginning(layout: RunLayout, config: TrainingConfig, train: Rows) -> Fit:
-    """The model before the first epoch: fresh for `warmstart`, the warm start's for `refine`."""
-    assert config.seed is not None
-    if isinstance(config, WarmstartConfig):
-        n_features = train.x.shape[1]
-        full = n_features if n_features <= _FULL_LATENT_FEATURES else math.ceil(n_features / 2)
-        latent_dim = config.latent_dim or full
-        decoder, encoder = (
-            replace(spec(latent_dim, n_features, train.n_classes), width=config.width, depth=config.depth)
-            for spec in (decoder_spec, encoder_spec)
-        )
-        state = start(decoder, encoder, derive_seed(config.seed, config.stage, "weights"))
+    progress = checkpoints.read(lambda index: phases[index].start(weights))
+    if progress is None:
+        progress = Progress(0, 0, entered(0, weights))
     else:
-        arrays, facts = read_arrays(layout.weights_dir("warmstart") / "model.npz")
-        decoder, encoder = (_spec(facts[name]) for name in ("decoder", "encoder"))
-        state = restart_from({name: tf.constant(array) for name, array in arrays.items()})
-    return Fit(decoder, encoder, state, {})
+        report.note(f"going on after {phases[progress.phase].place(progress.n_rounds)}")
+    total = sum(phase.n_rounds for phase in phases)
+    try:
+        with report.progress(config.stage, total, "rounds") as advance:
+            advance(sum(phase.n_rounds for phase in phases[: progress.phase]) + progress.n_rounds)
+            while True:
+                phase = phases[progress.phase]
+                if _is_look_due(progress, phase, config):
+                    progress = _look(progress, phase, judge, checkpoints, config, report)
+                if not _is_over(progress, phase, config):
+                    progress = _advanced(progress, phase, phase.run(progress.state, x, y, seed), advance)
+                elif progress.phase + 1 < len(phases):
+                    best = checkpoints.weights(chosen_look(progress.looks, config.select))
+                    state = entered(progress.phase + 1, {name: tf.constant(array) for name, array in best.items()})
+                    progress = replace(progress, phase=progress.phase + 1, n_rounds=0, state=state)
+                else:
+                    break
+    except Stopped:
+        checkpoints.write(progress)
+        raise
+    chosen = chosen_look(progress.looks, config.select)
+    return Fit(networks, checkpoints.weights(chosen), progress.history, progress.looks, chosen)
+
+
+def _model(
+    layout: RunLayout, config: TrainingConfig, n_features: int, n_classes: int
+) -> tuple[Networks, dict[str, tf.Tensor]]:
+    """Networks and weights before the first round: fresh for `warmstart`, the warm start's for `refine`."""
+    if isinstance(config, WarmstartConfig):
+        full = n_features if n_features <= _FULL_LATENT_FEATURES else math.ceil(n_features / 2)
+        looks = {"width": config.width, "depth": config.depth, "activation": config.activation}
+        networks = Networks(
+            *(
+                replace(spec(config.latent_dim or full, n_features, n_classes), **looks)  # type: ignore[arg-type]
+                for spec in (decoder_spec, encoder_spec)
+            )
+        )
+        return networks, first_weights(config, networks)
+    arrays, facts = read_arrays(layout.weights_dir("warmstart") / "model.npz")
+    networks = Networks(*(_spec(facts[name]) for name in ("decoder", "encoder")))
+    return networks, {name: tf.constant(array) for name, array in arrays.items()}
 
 
 def _spec(stored: dict[str, Any]) -> NetworkSpec:
     return NetworkSpec(**{**stored, "heads": tuple(stored["heads"])})
 
 
-def _bound_settings(config: TrainingConfig, n_rows: int) -> BoundSettings:
-    return BoundSettings(
-        # A small table gets several steps an epoch, too.
-        batch_rows=max(1, min(config.batch_rows, n_rows // _LEAST_STEPS)),
-        learning_rate=config.learning_rate,
-        n_draws=config.draws if isinstance(config, RefineConfig) else 1,
-        kl_warm_up_epochs=_warm_up_epochs(config),
+def _is_look_due(progress: Progress, phase: Phase, config: TrainingConfig) -> bool:
+    """Evenly spread over the phase, its end included; `refine` looks at what it was given first."""
+    if progress.looks and (progress.looks[-1]["phase"], progress.looks[-1]["round"]) == (phase.name, progress.n_rounds):
+        return False
+    if progress.n_rounds == 0:
+        return config.stage == "refine"
+    n_looks = min(config.checks, phase.n_rounds)
+    return progress.n_rounds * n_looks // phase.n_rounds > (progress.n_rounds - 1) * n_looks // phase.n_rounds
+
+
+def _is_over(progress: Progress, phase: Phase, config: TrainingConfig) -> bool:
+    if progress.n_rounds >= phase.n_rounds:
+        return True
+    own = [look for look in progress.looks if look["phase"] == phase.name]
+    return 0 < config.patience <= n_misses(own, config.select, after_round=phase.n_settling)
+
+
+def _look(
+    progress: Progress, phase: Phase, judge: Judge, checkpoints: Checkpoints, config: TrainingConfig, report: Report
+) -> Progress:
+    """Judge the averaged weights on the validation rows, and save."""
+    average = progress.state.average
+    figures = judge(average)
+    place = {"phase": phase.name, "round": progress.n_rounds, **_position(phase, progress.n_rounds)}
+    checkpoints.write_weights(len(progress.looks), {name: tensor.numpy() for name, tensor in average.items()})
+    progress = replace(progress, looks=(*progress.looks, place | figures))
+    checkpoints.write(progress)
+    checkpoints.forget(progress.looks, config.select)
+    loss = f"loss {progress.history[-1]['loss']:.4f}, " if progress.n_rounds else ""
+    report.note(
+        f"{phase.name}, {phase.place(progress.n_rounds)}: {loss}validation log-density {figures['marginal']:.4f}"
     )
+    return progress
 
 
-def _warm_up_epochs(config: TrainingConfig) -> int:
-    return round(config.kl_warm_up * config.epochs) if isinstance(config, WarmstartConfig) else 0
-
-
-def _record(progress: Fit, state: BoundState, loss: float) -> None:
-    epoch = len(progress.history) + 1
-    if not math.isfinite(loss):
+def _advanced(progress: Progress, phase: Phase, done: tuple[Any, dict[str, tf.Tensor]], advance: Advance) -> Progress:
+    """After one more round."""
+    state, losses = done
+    terms = {name: float(value) for name, value in losses.items()}
+    bad_step = int(terms.pop("first_bad_step"))
+    if bad_step >= 0 or not math.isfinite(terms["loss"]):
+        bad = [name for name, value in terms.items() if not math.isfinite(value)]
         raise NumericalFailure(
-            f"the loss is not finite in epoch {epoch}",
-            found=f"loss: {loss}, epoch before: {progress.history[-1]['loss'] if progress.history else 'none'}",
+            f"a loss is not finite in {phase.name}, step {progress.n_rounds * phase.steps_per_round + bad_step + 1:,}",
+            found=f"terms: {', '.join(name for name in bad if name != 'loss' or bad == ['loss'])}",
             hint="the last good checkpoint is kept; try a smaller --learning-rate, with --restart",
         )
-    progress.state = state
-    progress.history.append({"epoch": epoch, "loss": loss})
+    n_rounds = progress.n_rounds + 1
+    row = {"phase": phase.name, "round": n_rounds, **_position(phase, n_rounds), **terms}
+    advance(1)
+    return replace(progress, n_rounds=n_rounds, state=state, history=(*progress.history, row))
 
 
-def _look(progress: Fit, judges: Rows, score: Any, seed: tf.Tensor, report: Report) -> None:
-    """Score the validation rows with the averaged weights, in the units of the file."""
-    x, y = judges.tensors()
-    scores = score(progress.state.average, x, y, seed).numpy() + judges.log_jacobian
-    marginal = float(np.mean(scores))
-    previous = progress.selection[progress.best_look]["marginal"] if progress.selection else -math.inf
-    row = {
-        "epoch": len(progress.history),
-        "marginal": marginal,
-        "marginal_se": float(np.std(scores) / math.sqrt(len(scores))),
-    }
-    progress.selection.append(row)
-    if marginal > previous + _LEAST_GAIN:
-        progress.best_look = len(progress.selection) - 1
-        progress.best = {name: tensor.numpy() for name, tensor in progress.state.average.items()}
-    report.note(f"epoch {row['epoch']}: loss {progress.history[-1]['loss']:.4f}, validation log-density {marginal:.4f}")
-
-
-def _save(progress: Fit, file: Path, identity: dict[str, Any]) -> None:
-    leaves = {f"state/{index:04d}": leaf.numpy() for index, leaf in enumerate(tf.nest.flatten(progress.state))}
-    best = {f"best/{name}": array for name, array in progress.best.items()}
-    facts = {
-        "identity": identity,
-        "history": progress.history,
-        "selection": progress.selection,
-        "best_look": progress.best_look,
-    }
-    write_arrays(file, leaves | best, facts)
-
-
-def _take_up(
-    progress: Fit, file: Path, identity: dict[str, Any], layout: RunLayout, config: TrainingConfig, report: Report
-) -> None:
-    """Continue from a checkpoint of the same identity; one of another identity is left for the user to decide on."""
-    if not file.exists():
-        return
-    arrays, facts = read_arrays(file)
-    if sha256_json(facts["identity"]) != sha256_json(identity):
-        if not layout.manifest_file(config.stage).exists():
-            raise settings_differ(layout, config.stage, None, compare(facts["identity"], identity))
-        return  # of the finished run that --restart replaces
-    leaves = [tf.constant(arrays[name]) for name in sorted(arrays) if name.startswith("state/")]
-    progress.state = tf.nest.pack_sequence_as(progress.state, leaves)
-    progress.best = {name.removeprefix("best/"): array for name, array in arrays.items() if name.startswith("best/")}
-    progress.history, progress.selection = facts["history"], facts["selection"]
-    progress.best_look = facts["best_look"]
-    report.note(f"going on after epoch {len(progress.history)}")
+def _position(phase: Phase, n_rounds: int) -> dict[str, Any]:
+    epoch = None if phase.rounds_per_epoch is None else n_rounds / phase.rounds_per_epoch
+    return {"epoch": epoch, "step": n_rounds * phase.steps_per_round}

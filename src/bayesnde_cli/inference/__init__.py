@@ -1,0 +1,1 @@
+"""Draws from the posterior of a latent given its row."""

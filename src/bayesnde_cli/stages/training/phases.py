@@ -1,0 +1,204 @@
+"""The phases of a training stage: each a loop of compiled rounds, one after the other, from the weights of the last."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import tensorflow as tf
+
+from bayesnde_cli.config import RefineConfig, TrainingConfig, WarmstartConfig
+from bayesnde_cli.config.stages import FEWEST_EPOCHS, MOST_EPOCHS, TYPICAL_STEPS
+from bayesnde_cli.inference import hmc
+from bayesnde_cli.model.discriminator import DiscriminatorSpec
+from bayesnde_cli.model.networks import NetworkSpec, parameter_shapes
+from bayesnde_cli.model.parameters import Parameters
+from bayesnde_cli.rng import derive_seed
+from bayesnde_cli.stages.training.rows import Rows
+from bayesnde_cli.training import bound_loop, egm_loop, latent_loop
+from bayesnde_cli.training.joint_parameters import initial_autoencoder
+
+# Steps in an epoch, at least: the batch shrinks for it.
+_LEAST_STEPS = 8
+# Operations of one compiled call, about: seconds on two cores, so that a signal does not wait for long.
+_ROUND_OPERATIONS = 2e11
+_EGM_ROUND_STEPS = 50
+
+
+@dataclass(frozen=True)
+class Networks:
+    """What decoder and encoder look like."""
+
+    decoder: NetworkSpec
+    encoder: NetworkSpec
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A loop: `start` makes its state from weights, `run` a round of it.
+
+    The state, whatever its class, has the weights to score as `average`.
+    """
+
+    name: str
+    n_rounds: int
+    rounds_per_epoch: int | None  # None: its rounds are no parts of epochs
+    steps_per_round: int
+    start: Callable[[Parameters], Any]
+    run: Callable[[Any, tf.Tensor, "tf.Tensor | None", tf.Tensor], tuple[Any, dict[str, tf.Tensor]]]
+    n_settling: int = 0  # rounds before which a look without a gain means nothing
+    settle: Callable[[Any, tf.Tensor, "tf.Tensor | None", tf.Tensor], Any] | None = None  # before the first round
+
+    def place(self, n_rounds: int) -> str:
+        """How far a number of rounds leads, in words."""
+        if self.rounds_per_epoch is None:
+            return f"step {n_rounds * self.steps_per_round:,}"
+        return f"epoch {n_rounds / self.rounds_per_epoch:.3g}"
+
+
+def phases_of(config: TrainingConfig, networks: Networks, rows: Rows) -> list[Phase]:
+    """The phases that a config asks for, in order."""
+    pace = _Pace(config, networks, len(rows.x))
+    if isinstance(config, WarmstartConfig):
+        wanted = {"elbo": ("elbo",), "egm": ("egm",), "both": ("egm", "elbo")}[config.objective]
+        return [_egm(config, networks, rows) if name == "egm" else _elbo(config, networks, pace) for name in wanted]
+    assert isinstance(config, RefineConfig)
+    if config.latent_update == "importance":
+        return [_importance(config, networks, pace)]
+    return [_latents(config, networks, pace, rows)]
+
+
+def first_weights(config: TrainingConfig, networks: Networks) -> dict[str, tf.Tensor]:
+    """The weights of a model that knows nothing yet."""
+    return initial_autoencoder(networks.decoder, networks.encoder, _seed(config, "weights"))
+
+
+def _seed(config: TrainingConfig, purpose: str) -> int:
+    assert config.seed is not None
+    return derive_seed(config.seed, config.stage, purpose)
+
+
+class _Pace:
+    """How many rows, steps and rounds."""
+
+    def __init__(self, config: TrainingConfig, networks: Networks, n_rows: int) -> None:
+        # A small table gets several steps an epoch, too.
+        self.batch_rows = max(1, min(config.batch_rows, n_rows // _LEAST_STEPS))
+        self.steps_per_epoch = n_rows // self.batch_rows
+        typical = math.ceil(TYPICAL_STEPS / self.steps_per_epoch)
+        self.n_epochs = config.epochs or min(max(typical, FEWEST_EPOCHS), MOST_EPOCHS)
+        self._weights = sum(
+            math.prod(shape)
+            for spec in (networks.decoder, networks.encoder)
+            for shape in parameter_shapes(spec).values()
+        )
+
+    def rounds_per_epoch(self, passes: float) -> int:
+        """Equal parts of an epoch that are each done in seconds, where a step passes each row so often."""
+        operations = 6.0 * passes * self._weights * self.batch_rows * self.steps_per_epoch
+        return min(max(1, round(operations / _ROUND_OPERATIONS)), self.steps_per_epoch)
+
+
+def _bound_phase(
+    name: str, config: TrainingConfig, networks: Networks, pace: _Pace, *, n_draws: int, warm_up: float = 0.0
+) -> Phase:
+    rounds = pace.rounds_per_epoch(0.5 * (1 + n_draws))
+    warm_up_epochs = round(warm_up * pace.n_epochs)
+    settings = bound_loop.BoundSettings(
+        batch_rows=pace.batch_rows,
+        n_draws=n_draws,
+        learning_rate=config.learning_rate,
+        schedule=config.schedule,
+        n_epochs=pace.n_epochs,
+        weight_decay=config.weight_decay,
+        kl_warm_up_epochs=warm_up_epochs,
+        average_epochs=config.average_epochs,
+        rounds_per_epoch=rounds,
+    )
+    return Phase(
+        name,
+        n_rounds=pace.n_epochs * rounds,
+        rounds_per_epoch=rounds,
+        steps_per_round=pace.steps_per_epoch // rounds,
+        start=bound_loop.start,
+        run=bound_loop.round_runner(networks.decoder, networks.encoder, settings),
+        n_settling=warm_up_epochs * rounds,
+    )
+
+
+def _elbo(config: WarmstartConfig, networks: Networks, pace: _Pace) -> Phase:
+    return _bound_phase("elbo", config, networks, pace, n_draws=1, warm_up=config.kl_warm_up)
+
+
+def _importance(config: RefineConfig, networks: Networks, pace: _Pace) -> Phase:
+    return _bound_phase("importance", config, networks, pace, n_draws=config.draws)
+
+
+def _egm(config: WarmstartConfig, networks: Networks, rows: Rows) -> Phase:
+    weights = egm_loop.EgmWeights(
+        **{item.name: getattr(config, f"{item.name}_weight") for item in fields(egm_loop.EgmWeights)}
+    )
+    steps = min(_EGM_ROUND_STEPS, config.egm_steps)
+    batch = min(config.batch_rows, len(rows.x))
+    settings = egm_loop.EgmSettings(
+        weights=weights,
+        batch_rows=batch,
+        steps_per_round=steps,
+        learning_rate=config.learning_rate,
+        average_steps=config.average_epochs * len(rows.x) / batch,
+        slicing_seed=_seed(config, "slicing"),
+    )
+    of_x = DiscriminatorSpec(networks.decoder.n_out, rows.n_classes)
+    of_z = DiscriminatorSpec(networks.encoder.n_out, rows.n_classes)
+    seed = _seed(config, "discriminators")
+
+    def start(parameters: Parameters) -> egm_loop.EgmState:
+        return egm_loop.start(networks.decoder, networks.encoder, of_x, of_z, seed, parameters)
+
+    return Phase(
+        "egm",
+        n_rounds=max(1, round(config.egm_steps / steps)),
+        rounds_per_epoch=None,
+        steps_per_round=steps,
+        start=start,
+        run=egm_loop.round_runner(networks.decoder, networks.encoder, of_x, of_z, settings),
+    )
+
+
+def _latents(config: RefineConfig, networks: Networks, pace: _Pace, rows: Rows) -> Phase:
+    is_posterior = config.latent_update == "posterior"
+    passes = 0.5 * (config.transitions * (config.leapfrogs + 1) + 1 if is_posterior else 2)
+    rounds = pace.rounds_per_epoch(passes)
+    settings = latent_loop.LatentSettings(
+        update=config.latent_update,
+        batch_rows=pace.batch_rows,
+        learning_rate=config.learning_rate,
+        latent_learning_rate=config.latent_learning_rate,
+        weight_decay=config.weight_decay,
+        schedule=config.schedule,
+        n_epochs=pace.n_epochs,
+        mmd_weight=config.mmd_weight,
+        correlation_weight=config.correlation_weight,
+        log_variance_weight=config.log_variance_weight,
+        average_epochs=config.average_epochs,
+        n_transitions=config.transitions,
+        n_leapfrog=config.leapfrogs,
+        rounds_per_epoch=rounds,
+    )
+    x, y = rows.tensors()
+    burn_in = latent_loop.burn_in_runner(networks.decoder, settings, hmc.transition)
+
+    def settle(state: Any, x: tf.Tensor, y: tf.Tensor | None, seed: tf.Tensor) -> Any:
+        for _ in range(config.burn_in):
+            state, _ = burn_in(state, x, y, seed)
+        return state
+
+    return Phase(
+        config.latent_update,
+        n_rounds=pace.n_epochs * rounds,
+        rounds_per_epoch=rounds,
+        steps_per_round=pace.steps_per_epoch // rounds,
+        start=lambda parameters: latent_loop.start(networks.encoder, parameters, x, y),
+        run=latent_loop.round_runner(networks.decoder, settings, hmc.transition),
+        settle=settle if is_posterior else None,
+    )

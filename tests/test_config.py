@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bayesnde_cli.config import PrepareConfig, preset_names, read_preset, resolve
+from bayesnde_cli.config import PrepareConfig, RefineConfig, WarmstartConfig, preset_names, read_preset, resolve
 from bayesnde_cli.errors import BadConfig
 
 
@@ -39,10 +39,36 @@ def test_values_come_in_their_own_types_from_text_and_toml(tmp_path: Path) -> No
 
 
 def test_every_preset_resolves() -> None:
-    assert "paper-bank" in preset_names()
+    assert {"default", "fast", "paper-bank"} <= set(preset_names())
     for name in preset_names():
         assert set(read_preset(name)) <= {"prepare", "warmstart", "refine"}
-        assert isinstance(_resolve(preset=name), PrepareConfig)
+        for config_class in (PrepareConfig, WarmstartConfig, RefineConfig):
+            assert isinstance(resolve(config_class, flags={}, environ={}, preset=name), config_class)
+
+
+# The paper's table of weights for the real data sets: z; alpha, var, corr of the warm start; var, corr, PP after it.
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("bank", (8, 0.1, 0.01, 0.3, 0.0, 0.3, 1000.0)),
+        ("parktele", (8, 0.0, 0.0, 0.3, 0.0, 0.3, 1000.0)),
+        ("pendigits10", (8, 0.0, 0.0, 0.3, 0.01, 0.3, 0.0)),
+        ("vehicle", (6, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)),
+        ("eegeye", (5, 0.1, 0.01, 0.0, 0.01, 0.0, 0.0)),
+    ],
+)
+def test_the_presets_of_the_real_data_sets_hold_the_paper_s_weights(name: str, table: tuple) -> None:
+    warm, refined = (
+        resolve(config_class, flags={}, environ={}, preset=f"paper-{name}")
+        for config_class in (WarmstartConfig, RefineConfig)
+    )
+    weights = (warm.squared_variance_weight, warm.log_variance_weight, warm.correlation_weight)
+    after = (refined.log_variance_weight, refined.correlation_weight, refined.mmd_weight)
+    assert (warm.latent_dim, *weights, *after) == table
+    assert (warm.objective, warm.egm_steps, warm.select) == ("egm", 22000, "rank")
+    assert (warm.reconstruction_x_weight, warm.reconstruction_z_weight, warm.marginal_mmd_weight) == (3.0, 1.0, 0.0)
+    assert (refined.latent_update, refined.epochs, refined.learning_rate) == ("map", 2000, 0.005)
+    assert (refined.schedule, refined.select) == ("constant", "plug-in")
 
 
 @pytest.mark.parametrize(

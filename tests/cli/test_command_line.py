@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-COMMANDS = ("prepare", "warmstart", "refine", "simulate", "status")
+from bayesnde_cli.cli.commands import COMMANDS, command
 
 
 def _shell(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
@@ -29,6 +29,11 @@ def test_help_lists_the_commands_and_each_has_an_example(bayesnde: Callable) -> 
         page = bayesnde(name, "--help")
         assert page.code == 0
         assert f"Example:\n    bayesnde {name}" in page.out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_has_their_own_first_lines(name: str) -> None:
+    assert (command(name).__doc__ or "").split("\n")[0] == COMMANDS[name]
 
 
 def test_help_shows_the_defaults_of_the_config(bayesnde: Callable) -> None:

@@ -1,24 +1,58 @@
 """The commands of `bayesnde`, as the option parser sees them."""
 
-from typing import Annotated
+import importlib
+import os
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
 from bayesnde_cli import __version__
-from bayesnde_cli.cli import prepare, refine, simulate, status, warmstart
 
-app = typer.Typer(
-    name="bayesnde",
-    # Plain help: the pretty one costs a tenth of a second, more than everything else together.
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
-)
-app.command("prepare")(prepare.prepare)
-app.command("warmstart")(warmstart.warmstart)
-app.command("refine")(refine.refine)
-app.command("simulate")(simulate.simulate)
-app.command("status")(status.status)
+# Name and first line of each command; the list of commands is shown without loading them.
+COMMANDS = {
+    "prepare": "Check, type, split and scale a table; the first stage of a run.",
+    "warmstart": "Fit the generative model from scratch; the second stage of a run.",
+    "refine": "Refine the warm start; the third stage of a run.",
+    "simulate": "Rows of a distribution whose exact log-density is known, as the column true_log_density.",
+    "status": "Show the stages of a run: missing, running, interrupted, done, stale or damaged, and the next command.",
+}
+
+
+def run_command(arguments: list[str]) -> int:
+    """Run one command line; the exit code that the command asks for."""
+    is_completing = any(name.endswith("_BAYESNDE_COMPLETE") for name in os.environ)
+    loaded = set(COMMANDS) if is_completing else set(arguments[:1]) & set(COMMANDS)
+    code = typer.main.get_command(_app(loaded)).main(args=arguments, prog_name="bayesnde", standalone_mode=False)
+    return code if isinstance(code, int) else 0
+
+
+def command(name: str) -> Callable[..., None]:
+    """The function behind a command."""
+    function: Callable[..., None] = getattr(importlib.import_module(f"bayesnde_cli.cli.{name}"), name)
+    return function
+
+
+def _app(loaded: set[str]) -> typer.Typer:
+    """The program, with the commands that are loaded and the first lines of the others."""
+    app = typer.Typer(
+        name="bayesnde",
+        # Plain help: the pretty one costs a tenth of a second, more than everything else together.
+        rich_markup_mode=None,
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
+    )
+    app.callback()(bayesnde)
+    for name, first_line in COMMANDS.items():
+        if name in loaded:
+            app.command(name)(command(name))
+        else:
+            app.command(name, help=first_line)(_nothing)
+    return app
+
+
+def _nothing() -> Any:
+    """In the place of a command that is only listed."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -27,7 +61,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def bayesnde(
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
@@ -42,9 +75,3 @@ def bayesnde(
       bayesnde refine
       bayesnde status
     """
-
-
-def run_command(arguments: list[str]) -> int:
-    """Run one command line; the exit code that the command asks for."""
-    code = typer.main.get_command(app).main(args=arguments, prog_name="bayesnde", standalone_mode=False)
-    return code if isinstance(code, int) else 0

@@ -1,4 +1,4 @@
-"""`bayesnde refine`: the importance-weighted bound, from the warm start."""
+"""`bayesnde refine`: the model, from the warm start."""
 
 from bayesnde_cli.cli.console import Console
 from bayesnde_cli.cli.options import (
@@ -22,15 +22,18 @@ def refine(
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Refine the warm start with the importance-weighted bound; the third stage of a run.
+    """Refine the warm start; the third stage of a run.
 
-    Draws from the encoder's proposal, weighted, stand for the latent posterior, so that the marginal likelihood itself
-    is maximised. Selection, checkpoints and resumption are those of `warmstart`.
+    By default with the importance-weighted bound: draws from the encoder's proposal, weighted, stand for the latent
+    posterior, so that the marginal likelihood itself is maximised. --latent-update posterior draws from it by Markov
+    chains; --latent-update map maximises over the latents, as the paper does, and needs its regularisers. Selection,
+    checkpoints and resumption are those of `warmstart`.
 
     \b
     Example:
       bayesnde refine
       bayesnde refine --draws 16 --run bank
+      bayesnde refine --preset paper-bank --run bank
     """
     from bayesnde_cli.artifacts.layout import RunLayout
     from bayesnde_cli.stages.training import run_refine

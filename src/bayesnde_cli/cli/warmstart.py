@@ -1,4 +1,4 @@
-"""`bayesnde warmstart`: the evidence lower bound, from scratch."""
+"""`bayesnde warmstart`: the model, from scratch."""
 
 from bayesnde_cli.cli.console import Console
 from bayesnde_cli.cli.options import (
@@ -22,15 +22,17 @@ def warmstart(
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
-    """Fit the generative model by the evidence lower bound; the second stage of a run.
+    """Fit the generative model from scratch; the second stage of a run.
 
-    The weights of the epoch with the best validation log-density are kept; test rows are never read. Stopped or killed,
-    it goes on from its last checkpoint, to the same result.
+    By default by the evidence lower bound (--objective elbo); --objective egm is the paper's adversarial warm start,
+    and only it has weights of terms. The weights of the best look at the validation rows are kept; test rows are never
+    read. Stopped or killed, it goes on from its last checkpoint, to the same result.
 
     \b
     Example:
       bayesnde warmstart
       bayesnde warmstart --latent-dim 8 --epochs 300 --run bank
+      bayesnde warmstart --preset paper-bank --run bank
     """
     from bayesnde_cli.artifacts.layout import RunLayout
     from bayesnde_cli.stages.training import run_warmstart

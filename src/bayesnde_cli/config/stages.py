@@ -112,7 +112,7 @@ class PrepareConfig(StageConfig):
 
 
 # What an untold number of epochs comes to: enough for this many steps, within these limits.
-TYPICAL_STEPS = 4000
+TYPICAL_STEPS = 6000
 FEWEST_EPOCHS, MOST_EPOCHS = 30, 400
 
 
@@ -142,8 +142,8 @@ class TrainingConfig(StageConfig):
         "plug-in: log p(x | z) at the encoder's z; rank: the paper's mean percentile rank of eight diagnostics.",
         choices=("marginal", "plug-in", "rank"), panel="Selection",
     )  # fmt: skip
-    checks: int = setting(40, "Looks at the validation rows, evenly spread.", minimum=1, panel="Selection")
-    patience: int = setting(8, "Stop after so many looks without a gain; 0: never.", minimum=0, panel="Selection")
+    checks: int = setting(20, "Looks at the validation rows, evenly spread.", minimum=1, panel="Selection")
+    patience: int = setting(10, "Stop after so many looks without a gain; 0: never.", minimum=0, panel="Selection")
     validation_rows: int = setting(
         1024, "Validation rows that choose, the same ones at every look.", minimum=1, panel="Selection"
     )

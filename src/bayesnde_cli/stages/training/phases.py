@@ -180,6 +180,7 @@ def _latents(config: RefineConfig, networks: Networks, pace: _Pace, rows: Rows) 
         mmd_weight=config.mmd_weight,
         correlation_weight=config.correlation_weight,
         log_variance_weight=config.log_variance_weight,
+        max_norm=10.0 if is_posterior else 0.0,  # the paper clips nothing
         average_epochs=config.average_epochs,
         n_transitions=config.transitions,
         n_leapfrog=config.leapfrogs,

@@ -41,7 +41,7 @@ def write_results(folder: Path, layout: RunLayout, stage: str, result: Fit, *, r
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """Rows with the columns of all of them, as phases have terms of their own; in an order that no resumption changes."""
+    """Rows with the columns of all of them (phases have terms of their own), in an order that no resumption changes."""
     first = ("phase", "round", "epoch", "step", "is_chosen", "marginal", "marginal_se", "plug_in", "rank", "loss")
     found = {name for row in rows for name in row}
     names = [*(name for name in first if name in found), *sorted(found.difference(first))]

@@ -48,8 +48,8 @@ def _outputs(run: Path, stage: str) -> dict[str, bytes]:
     return {name: (run / stage / name).read_bytes() for name in names}
 
 
-def _start(run: Path, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "bayesnde_cli", "warmstart", "--run", str(run), *SMALL, *options]
+def _start(run: Path, *options: str, stage: str = "warmstart") -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "bayesnde_cli", stage, "--run", str(run), *options]
     return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -85,12 +85,12 @@ def test_killed_anywhere_it_ends_with_the_same_weights(run: Path, tmp_path: Path
     import shutil
 
     calm = Path(shutil.copytree(run, tmp_path / "calm"))
-    process = _start(calm)
+    process = _start(calm, *SMALL)
     process.communicate()
     assert process.returncode == 0
     n_resumed = 0
     for n_lines in (1, 2, 3):  # killed after the first, then a later look at the validation rows
-        process = _start(run)
+        process = _start(run, *SMALL)
         assert process.stderr is not None
         seen = 0
         for line in process.stderr:
@@ -100,7 +100,7 @@ def test_killed_anywhere_it_ends_with_the_same_weights(run: Path, tmp_path: Path
                 process.send_signal(signal.SIGKILL)
                 break
         process.communicate()
-    process = _start(run)
+    process = _start(run, *SMALL)
     _, err = process.communicate()
     assert process.returncode == 0, err
     assert n_resumed >= 1
@@ -114,8 +114,8 @@ def test_a_signal_saves_and_the_next_run_goes_on_to_the_same_end(run: Path, tmp_
     import shutil
 
     calm = Path(shutil.copytree(run, tmp_path / "calm"))
-    _start(calm, "--epochs", "60").communicate()
-    process = _start(run, "--epochs", "60")
+    _start(calm, *SMALL, "--epochs", "60").communicate()
+    process = _start(run, *SMALL, "--epochs", "60")
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("elbo, epoch "):
@@ -126,11 +126,77 @@ def test_a_signal_saves_and_the_next_run_goes_on_to_the_same_end(run: Path, tmp_
     assert process.returncode == 75, err
     assert time.monotonic() - started < 10.0
     assert (run / "warmstart/checkpoint/state.npz").exists()
-    process = _start(run, "--epochs", "60")
+    process = _start(run, *SMALL, "--epochs", "60")
     _, err = process.communicate()
     assert process.returncode == 0, err
     assert "going on after epoch" in err
     assert _outputs(run, "warmstart") == _outputs(calm, "warmstart")
+
+
+REFINED = ["--epochs", "6", "--checks", "3", "--validation-draws", "16", "--generated-rows", "200"]
+
+
+def test_chains_latents_and_step_sizes_survive_a_kill(bayesnde: Callable, run: Path, tmp_path: Path) -> None:
+    import shutil
+
+    assert bayesnde("warmstart", "--run", run, *SMALL, "--epochs", "2").code == 0
+    calm = Path(shutil.copytree(run, tmp_path / "calm"))
+    options = [*REFINED, "--latent-update", "posterior", "--burn-in", "2"]
+    assert bayesnde("refine", "--run", calm, *options).code == 0
+    process = _start(run, *options, stage="refine")
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("posterior, epoch 2"):
+            process.send_signal(signal.SIGKILL)
+            break
+    process.communicate()
+    assert not (run / "refine/manifest.json").exists()
+    assert bayesnde("refine", "--run", run, *options).code == 0
+    assert _outputs(run, "refine") == _outputs(calm, "refine")
+    history = pq.read_table(run / "refine/history.parquet").to_pylist()
+    assert len(history) == 6
+    assert {"acceptance", "lag", "negative_log_likelihood"} <= history[0].keys()
+    assert 0.2 < history[-1]["acceptance"] <= 1.0
+
+
+def test_the_paper_s_two_stages_run_with_every_term_in_the_history(bayesnde: Callable, run: Path) -> None:
+    weights = ["adversarial-x", "adversarial-z", "reconstruction-x", "reconstruction-z", "correlation", "marginal-mmd",
+               "joint-mmd", "sliced-wasserstein", "log-variance", "squared-variance"]  # fmt: skip
+    options = [word for name in weights for word in (f"--{name}-weight", "0.5")]
+    warm = bayesnde("warmstart", "--run", run, *SMALL, "--objective", "both", "--egm-steps", "100", "--select", "rank",
+                    "--epochs", "3", *options, "--json")  # fmt: skip
+    assert warm.code == 0, warm.err
+    assert json.loads(warm.out)["selected_by"] == "rank"
+    history = pq.read_table(run / "warmstart/history.parquet").to_pylist()
+    assert [row["phase"] for row in history] == ["egm"] * 2 + ["elbo"] * 3
+    for name in (*weights, "discriminator-x", "discriminator-z", "loss"):
+        values = [row[name.replace("-", "_")] for row in history]
+        assert np.all(np.isfinite(values[:2])), name
+        assert name == "loss" or values[2:] == [None] * 3
+    assert [row["step"] for row in history][:2] == [50, 100]
+    selection = pq.read_table(run / "warmstart/selection.parquet").to_pylist()
+    assert [row["rank"] for row in selection if row["is_chosen"]] == [min(row["rank"] for row in selection)]
+    assert not list((run / "warmstart/checkpoint").glob("look-*"))
+    terms = ["--mmd-weight", "10", "--correlation-weight", "0.3", "--log-variance-weight", "0.01"]
+    refined = bayesnde("refine", "--run", run, *REFINED, "--latent-update", "map", *terms, "--select", "plug-in")
+    assert refined.code == 0, refined.err
+    history = pq.read_table(run / "refine/history.parquet").to_pylist()
+    assert {"mmd", "correlation", "log_variance", "latent_norm"} <= history[0].keys()
+    selection = pq.read_table(run / "refine/selection.parquet").to_pylist()
+    assert [row["epoch"] for row in selection] == [0.0, 2.0, 4.0, 6.0]  # the warm start is a candidate, too
+    best = max(row["plug_in"] for row in selection)
+    assert next(row["plug_in"] for row in selection if row["is_chosen"]) == pytest.approx(best, abs=1e-3)
+    figures = ("marginal", "rbf_mmd", "symmetric_kl", "sliced_wasserstein", "marginal_wasserstein", "ks", "rank")
+    assert all(np.isfinite(row[name]) for row in selection for name in figures)
+
+
+def test_threads_and_device_are_recorded_and_change_nothing_else(bayesnde: Callable, run: Path) -> None:
+    assert bayesnde("warmstart", "--run", run, *SMALL, "--epochs", "1", "--device", "cpu").code == 0
+    manifest = json.loads((run / "warmstart/manifest.json").read_text())
+    assert manifest["device"].startswith("cpu, ")
+    assert manifest["config"]["device"] == "cpu"
+    again = bayesnde("warmstart", "--run", run, *SMALL, "--epochs", "1", "--threads", "1")
+    assert again.out.endswith("(up to date)\n")
 
 
 def test_a_stage_before_is_asked_for(bayesnde: Callable, run: Path, tmp_path: Path) -> None:

@@ -76,15 +76,18 @@ def _run(
         from bayesnde_cli.model.backend import load_tensorflow
 
         device = load_tensorflow(verbose=is_verbose, device=config.device, threads=config.threads).device
+        from bayesnde_cli.stages.training.checkpoints import Checkpoints
         from bayesnde_cli.stages.training.fitting import fit
         from bayesnde_cli.stages.training.writing import write_results
 
         run_id = upstream["prepare"].run_id
-        result = fit(layout, config, identity, report)
+        checkpoints = Checkpoints(layout, config, identity)
+        result = fit(layout, config, checkpoints, report)
         outputs = write_results(place.folder, layout, stage, result, run_id=run_id)
         manifest = place.finish(
             outputs, config, seed=seed, identity=identity, inputs=inputs, run_id=run_id, device=device
         )
+        checkpoints.forget_all()
     return _trained(layout, manifest, is_up_to_date=False)
 
 

@@ -48,7 +48,7 @@ class Fit:
     chosen: int
 
 
-def fit(layout: RunLayout, config: TrainingConfig, identity: dict[str, Any], report: Report) -> Fit:
+def fit(layout: RunLayout, config: TrainingConfig, checkpoints: Checkpoints, report: Report) -> Fit:
     """The fitted model of a stage; a checkpoint of the same identity is taken up where it stopped."""
     train = read_rows(layout, "train")
     networks, weights = _model(layout, config, train.x.shape[1], train.n_classes)
@@ -56,7 +56,6 @@ def fit(layout: RunLayout, config: TrainingConfig, identity: dict[str, Any], rep
     assert config.seed is not None
     seed = tf.constant(derive_seed(config.seed, config.stage) % 2**31, tf.int32)
     judge = Judge(config, networks, read_rows(layout, "validation").first(config.validation_rows), seed)
-    checkpoints = Checkpoints(layout, config, identity)
     x, y = train.tensors()
 
     def entered(index: int, weights: Parameters) -> Any:

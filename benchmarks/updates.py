@@ -4,7 +4,7 @@
 
 RUN is a run directory with `prepare` and `warmstart` done; nothing in it is changed. Each update gets as many epochs as
 fit into the time, by the pace of its first rounds; compilation, burn-in and looks are not counted. Prints the mean
-validation log-density (units of the file) of the start and of every update.
+validation log-density (units of the file) of the start, and of every update the best look and the last.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.config import RefineConfig
 from bayesnde_cli.model.backend import load_tensorflow
 
+N_LOOKS = 8  # at the validation rows; `refine` would keep the best
 UPDATES = {
     "importance": {"learning_rate": 1e-3},
     "posterior": {"learning_rate": 5e-4},
@@ -44,9 +45,9 @@ def main() -> None:
     x, y = train.tensors()
     networks, weights = _model(layout, base, train.x.shape[1], train.n_classes)
     seed = tf.constant(options.seed)
-    judge = Judge(base, networks, read_rows(layout, "validation").first(base.validation_rows), seed)
-    found = {"start": {"marginal": judge(weights)["marginal"]}}
-    print(f"start: {found['start']['marginal']:.4f}", flush=True)
+    judge = Judge(base, networks, read_rows(layout, "validation"))
+    found: dict[str, dict[str, object]] = {"start": {"best": judge(weights)["marginal"]}}
+    print(f"start: {found['start']['best']}", flush=True)
     for name in options.only:
         config = replace(base, latent_update=name.partition(",")[0], **UPDATES[name])  # type: ignore[arg-type]
         (phase,) = phases_of(replace(config, epochs=1000), networks, train)
@@ -62,15 +63,17 @@ def main() -> None:
         state = phase.start(weights)
         if phase.settle:
             state = phase.settle(state, x, y, seed)
-        started = time.perf_counter()
-        for _ in range(phase.n_rounds):
+        elapsed, looks = 0.0, []
+        for index in range(phase.n_rounds):
+            started = time.perf_counter()
             state, losses = phase.run(state, x, y, seed)
-        terms = {key: round(float(value), 4) for key, value in losses.items()}
-        elapsed = time.perf_counter() - started
-        figures = judge(state.average)
-        found[name] = {"marginal": figures["marginal"], "plug_in": figures["plug_in"], "epochs": n_epochs,
-                       "seconds": elapsed, **terms}  # fmt: skip
-        print(f"{name}: {figures['marginal']:.4f} after {n_epochs} epochs, {elapsed:.0f} s; {terms}", flush=True)
+            terms = {key: round(float(value), 4) for key, value in losses.items()}
+            elapsed += time.perf_counter() - started
+            if (index + 1) * N_LOOKS // phase.n_rounds > index * N_LOOKS // phase.n_rounds:
+                looks.append(judge(state.average)["marginal"])
+        best = max((look for look in looks if look is not None), default=None)
+        found[name] = {"best": best, "last": looks[-1], "epochs": n_epochs, "seconds": elapsed, **terms}
+        print(f"{name}: best {best}, last {looks[-1]} after {n_epochs} epochs, {elapsed:.0f} s; {terms}", flush=True)
     print(json.dumps({"run": str(options.run), "seconds": options.seconds, "updates": found}, indent=1))
 
 

@@ -63,7 +63,7 @@ def test_both_stages_leave_weights_history_selection_and_latents(bayesnde: Calla
     history = pq.read_table(run / "warmstart/history.parquet").to_pylist()
     assert [row["epoch"] for row in history] == list(range(1, 13))
     assert {"phase", "step", "loss", "negative_log_likelihood", "kl"} <= history[0].keys()
-    assert history[-1]["loss"] < history[4]["loss"] + 10.0
+    assert np.isfinite([row["loss"] for row in history]).all()
     selection = pq.read_table(run / "warmstart/selection.parquet").to_pylist()
     assert [row["epoch"] for row in selection] == [3, 6, 9, 12]
     chosen = [row for row in selection if row["is_chosen"]]
@@ -226,6 +226,21 @@ def test_other_settings_are_listed_and_a_loss_that_is_not_finite_is_four(bayesnd
     assert _outputs(run, "warmstart") == before
 
 
+def test_an_interrupted_run_with_other_settings_is_replaced_by_a_restart(bayesnde: Callable, run: Path) -> None:
+    process = _start(run, *SMALL, "--epochs", "400")
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("elbo, epoch "):
+            process.send_signal(signal.SIGKILL)
+            break
+    process.communicate()
+    refused = bayesnde("warmstart", "--run", run, *SMALL)
+    assert refused.code == 2
+    assert "settings.epochs: 400 -> 12" in refused.err
+    assert bayesnde("warmstart", "--run", run, *SMALL, "--restart").code == 0
+    assert not list((run / "warmstart/checkpoint").iterdir())
+
+
 def test_tensorflow_s_messages_are_kept_for_vv(run: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
     command = [sys.executable, "-m", "bayesnde_cli", "warmstart", "--run", str(run), *SMALL, "--epochs", "3"]
@@ -233,5 +248,8 @@ def test_tensorflow_s_messages_are_kept_for_vv(run: Path) -> None:
     assert quiet.returncode == 0
     # On a slow machine there may be a line of progress, too.
     assert {line.split()[0] for line in quiet.stderr.splitlines()} <= {"elbo,", "warmstart:"}
+    before = _outputs(run, "warmstart")
     loud = subprocess.run([*command, "--restart", "-vv"], env=environ, capture_output=True, text=True)
+    assert loud.returncode == 0
     assert "oneDNN" in loud.stderr
+    assert _outputs(run, "warmstart") == before  # and a restart with the same settings makes the same again

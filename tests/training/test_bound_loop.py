@@ -171,6 +171,13 @@ def test_a_row_that_is_not_finite_shows_its_step(rows: tuple) -> None:
     assert np.isnan(losses["loss"])
 
 
+def test_weights_that_break_in_the_last_step_are_noticed(rows: tuple) -> None:
+    run = round_runner(DECODER, ENCODER, BoundSettings(batch_rows=N_ROWS, learning_rate=1e38, weight_decay=1e38))
+    _, losses = run(start(DECODER, ENCODER, 0), rows[0], None, tf.constant(1))
+    assert np.isfinite(losses["loss"])
+    assert int(losses["first_bad_step"]) == 0
+
+
 def test_the_effective_draws_are_counted(rows: tuple, trained: BoundState) -> None:
     run = round_runner(DECODER, ENCODER, BoundSettings(n_draws=8, learning_rate=0.0))
     _, of_trained = run(bound_loop.start(trained.average), rows[0], None, tf.constant(1))

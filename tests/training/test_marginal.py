@@ -22,6 +22,17 @@ def test_a_factor_and_its_inverse() -> None:
     np.testing.assert_allclose(inverse @ factor, np.broadcast_to(np.eye(7), matrix.shape), atol=1e-3)
 
 
+def test_a_matrix_that_rounding_has_made_singular_has_a_factor_all_the_same() -> None:
+    slope = np.random.default_rng(0).normal(size=(256, 4, 2)).astype(np.float32) * 1e4
+    matrix = slope @ slope.transpose(0, 2, 1) + np.eye(4, dtype=np.float32)  # two directions of four are lost in 1e8
+    factor, inverse = (part.numpy() for part in triangular_factor(tf.constant(matrix)))
+    assert np.isfinite(factor).all()
+    assert np.isfinite(inverse).all()
+    assert np.all(np.diagonal(factor, axis1=1, axis2=2) > 0.0)
+    product = inverse.astype(float) @ factor.astype(float)
+    assert np.median(np.abs(product - np.eye(4))) < 1e-3
+
+
 ORACLE = random_oracle(6, 4, seed=1)
 
 

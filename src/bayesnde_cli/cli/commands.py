@@ -22,7 +22,7 @@ COMMANDS = {
 def run_command(arguments: list[str]) -> int:
     """Run one command line; the exit code that the command asks for."""
     is_completing = any(name.endswith("_BAYESNDE_COMPLETE") for name in os.environ)
-    loaded = set(COMMANDS) if is_completing else set(arguments[:1]) & set(COMMANDS)
+    loaded = set(COMMANDS) if is_completing else set(arguments) & set(COMMANDS)
     code = typer.main.get_command(_app(loaded)).main(args=arguments, prog_name="bayesnde", standalone_mode=False)
     return code if isinstance(code, int) else 0
 

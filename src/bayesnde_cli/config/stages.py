@@ -123,15 +123,18 @@ class TrainingConfig(StageConfig):
     epochs: int | None = setting(
         None,
         f"Passes over the training rows, at most. By default as many as make {TYPICAL_STEPS:,} steps, "
-        f"but at least {FEWEST_EPOCHS} and at most {MOST_EPOCHS}.",
+        f"but at least {FEWEST_EPOCHS} and at most {MOST_EPOCHS}. (egm has --egm-steps.)",
         minimum=1, panel="Training",
     )  # fmt: skip
     learning_rate: float = setting(1e-3, "Learning rate of Adam.", minimum=0.0, panel="Training")
     schedule: str = setting(
-        "constant", "Course of the learning rate: constant; decay: (1 + epoch/10)^-0.6; cosine: down to 0 at the end.",
+        "constant",
+        "Course of the learning rate (not of egm): constant; decay: (1 + epoch/10)^-0.6; cosine: down to 0 at the end.",
         choices=("constant", "decay", "cosine"), panel="Training",
     )  # fmt: skip
-    weight_decay: float = setting(0.0, "Weight decay; above 0 Adam becomes AdamW.", minimum=0.0, panel="Training")
+    weight_decay: float = setting(
+        0.0, "Weight decay (not of egm); above 0 Adam becomes AdamW.", minimum=0.0, panel="Training"
+    )
     batch_rows: int = setting(256, "Rows in a batch.", minimum=1, panel="Training")
     average_epochs: float = setting(
         2.0, "Memory of the running mean of the weights, in epochs; 0: no mean.", minimum=0.0, panel="Training"
@@ -143,7 +146,9 @@ class TrainingConfig(StageConfig):
         choices=("marginal", "plug-in", "rank"), panel="Selection",
     )  # fmt: skip
     checks: int = setting(20, "Looks at the validation rows, evenly spread.", minimum=1, panel="Selection")
-    patience: int = setting(10, "Stop after so many looks without a gain; 0: never.", minimum=0, panel="Selection")
+    patience: int = setting(
+        10, "Stop after so many looks without a gain; 0: never, nor with --select rank.", minimum=0, panel="Selection"
+    )
     validation_rows: int = setting(
         1024, "Validation rows that choose, the same ones at every look.", minimum=1, panel="Selection"
     )
@@ -201,6 +206,16 @@ class WarmstartConfig(TrainingConfig):
         0.0, "egm: weight of this term, `alpha` in the paper's table.", minimum=0.0, panel="EGM"
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        weights = [value for name, value in vars(self).items() if name.endswith("_weight")]
+        if self.objective != "elbo" and not any(weights):
+            raise BadConfig(
+                f"the objective {self.objective} has no term left",
+                found=f"found: all {len(weights)} weights are 0",
+                hint="give one of them a weight, or choose --objective elbo",
+            )
+
 
 @dataclass(frozen=True)
 class RefineConfig(TrainingConfig):
@@ -234,6 +249,17 @@ class RefineConfig(TrainingConfig):
     log_variance_weight: float = setting(
         0.0, "posterior, map: weight of the log-variance term.", minimum=0.0, panel="Regularisers"
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        names = ("mmd_weight", "correlation_weight", "log_variance_weight")
+        unused = [f"{name} = {getattr(self, name):g}" for name in names if getattr(self, name)]
+        if self.latent_update == "importance" and unused:
+            raise BadConfig(
+                "the importance-weighted bound has no regularisers",
+                found=f"found: {', '.join(unused)}",
+                hint="leave them out or set them to 0, or choose --latent-update posterior or map",
+            )
 
 
 STAGE_CONFIGS: dict[str, type[StageConfig]] = {

@@ -41,7 +41,8 @@ def count(parameters: Parameters) -> int:
 
 def global_norm(parameters: Parameters) -> tf.Tensor:
     """The Euclidean length of all parameters (or gradients) laid end to end. Scalar."""
-    return tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(value)) for value in parameters.values()]))
+    # By name: a mapping that was stored and read back may have another order, and sums another last bit.
+    return tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(parameters[name])) for name in sorted(parameters)]))
 
 
 def to_numpy(parameters: Parameters) -> dict[str, np.ndarray]:

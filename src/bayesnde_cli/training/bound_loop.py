@@ -15,7 +15,7 @@ from bayesnde_cli.model.decoder import Decoder
 from bayesnde_cli.model.encoder import Encoder
 from bayesnde_cli.model.likelihood import log_likelihood
 from bayesnde_cli.model.networks import NetworkSpec
-from bayesnde_cli.model.parameters import Parameters
+from bayesnde_cli.model.parameters import Parameters, global_norm
 from bayesnde_cli.training.bounds import (
     doubly_reparameterised_loss,
     elbo,
@@ -70,7 +70,7 @@ def round_runner(decoder: NetworkSpec, encoder: NetworkSpec, settings: BoundSett
         loss                               minus the bound
         negative_log_likelihood, kl        the parts of the evidence lower bound
         effective_draws                    of the importance-weighted bound: (sum w)^2 / sum w^2, the mean over rows
-        first_bad_step                     int32: the step whose loss is not finite, -1 if there is none
+        first_bad_step                     int32: the step whose loss or weights are not finite, -1 if there is none
     """
     terms_of = _evidence_terms if settings.n_draws == 1 else _weighted_terms
 
@@ -115,6 +115,8 @@ def round_runner(decoder: NetworkSpec, encoder: NetworkSpec, settings: BoundSett
             step,
             (tf.constant(0), state.parameters, state.optimizer, state.average, totals, tf.constant(-1)),
         )
+        is_sound = tf.math.is_finite(global_norm(parameters))
+        bad_step = tf.where(is_sound | (bad_step >= 0), bad_step, n_done - 1)
         losses = {name: total / tf.cast(n_done, tf.float32) for name, total in totals.items()}
         state = BoundState(parameters, optimizer, average, state.round + 1)
         return state, losses | {"first_bad_step": bad_step}

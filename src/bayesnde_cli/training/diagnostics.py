@@ -104,7 +104,8 @@ def rbf_mmd(real: np.ndarray, generated: np.ndarray, *, seed: int) -> float:
     kernel = _kernel(np.concatenate(pairs).astype(np.float32))
     xx, yy, xy = (part.sum(dtype=np.float64) for part in np.split(kernel, [len(pairs[0]), -len(pairs[2])]))
     n, m = len(x), len(y)
-    return max(0.0, (2.0 * xx + n) / n**2 + (2.0 * yy + m) / m**2 - 2.0 * xy / (n * m))
+    value = (2.0 * xx + n) / n**2 + (2.0 * yy + m) / m**2 - 2.0 * xy / (n * m)
+    return value if np.isnan(value) else max(0.0, value)  # rows beyond float32 are no perfect match
 
 
 def _sample(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:

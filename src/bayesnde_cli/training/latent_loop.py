@@ -21,7 +21,7 @@ import tensorflow as tf
 from bayesnde_cli.model.decoder import Decoder
 from bayesnde_cli.model.likelihood import log_joint, log_likelihood
 from bayesnde_cli.model.networks import NetworkSpec
-from bayesnde_cli.model.parameters import Parameters
+from bayesnde_cli.model.parameters import Parameters, global_norm
 from bayesnde_cli.training.joint_parameters import decoder_of, encoder_of, joined, part_of
 from bayesnde_cli.training.losses import correlation_loss, log_variance_loss
 from bayesnde_cli.training.mmd import marginal_mmd
@@ -204,6 +204,8 @@ def round_runner(decoder: NetworkSpec, settings: LatentSettings, transition: Tra
             round=state.round + 1,
             **_in_place(rows, _rows_of(state), order, waiting)._asdict(),
         )
+        is_sound = tf.math.is_finite(global_norm(weights))
+        bad_step = tf.where(is_sound | (bad_step >= 0), bad_step, n_done - 1)
         losses = {name: total / tf.cast(n_done, tf.float32) for name, total in totals.items()}
         return state, losses | {"first_bad_step": bad_step}
 

@@ -64,7 +64,11 @@ def find_mode(decoder: DecoderLike, x: tf.Tensor, y: tf.Tensor | None, start: tf
     z, _, _ = tf.while_loop(
         lambda *_: True, climb, (start, height(start), tf.zeros_like(start[:, 0])), maximum_iterations=_N_CLIMBS
     )
-    return Mode(z, *triangular_factor(expected_precision(decoder, z, y)))
+    factor, inverse = triangular_factor(expected_precision(decoder, z, y))
+    # Where a network overflows, a place that is of no use but finite: the other parts of the mixture go on.
+    is_sound = tf.reduce_all(tf.math.is_finite(factor) & tf.math.is_finite(inverse), axis=[1, 2])
+    identity = tf.eye(z.shape[1], dtype=z.dtype)[None]
+    return Mode(z, *(tf.where(is_sound[:, None, None], part, identity) for part in (factor, inverse)))
 
 
 def expected_precision(decoder: DecoderLike, z: tf.Tensor, y: tf.Tensor | None) -> tf.Tensor:
@@ -84,15 +88,19 @@ def expected_precision(decoder: DecoderLike, z: tf.Tensor, y: tf.Tensor | None) 
 def triangular_factor(matrix: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """L and its inverse, with matrix = L L' positive definite. (rows, d, d) -> twice (rows, d, d).
 
-    Elimination on [matrix, I], all rows at once: it ends as [L', inverse of L]. XLA's own factorisation takes several
-    seconds to compile on a CPU, twice as long with a solve.
+    Elimination on [matrix, I], all rows at once: it ends as [L', inverse of L]. A pivot that rounding has brought near
+    0 or below is raised to a millionth of its diagonal, as if the diagonal had been that much larger. XLA's own
+    factorisation takes several seconds to compile on a CPU, twice as long with a solve.
     """
     n_rows, d, _ = matrix.shape
     index = tf.range(d)
+    least = 1e-6 * tf.linalg.diag_part(matrix)  # (rows, d)
 
     def eliminate(k: tf.Tensor, both: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         row = tf.gather(both, k, axis=1)  # (rows, 2 d)
-        root = tf.sqrt(tf.gather(row, k, axis=1))[:, None]
+        pivot = tf.maximum(tf.gather(row, k, axis=1), tf.gather(least, k, axis=1))[:, None]
+        row = tf.where(tf.range(2 * d) == k, pivot, row)
+        root = tf.sqrt(pivot)
         row = row / root
         below = tf.where(index > k, tf.gather(both, k, axis=2) / root, 0.0)  # (rows, d)
         both = both - below[:, :, None] * row[:, None, :]

@@ -31,7 +31,7 @@ class Trained:
         return asdict(self)
 
     def __str__(self) -> str:
-        place = f"step {self.step:,}" if self.epoch is None else f"epoch {self.epoch:.3g}"
+        place = f"step {self.step:,}" if self.epoch is None else f"epoch {self.epoch:.6g}"
         text = (
             f"{self.folder}: {place} chosen, validation log-density {self.validation_log_density:.4f} "
             f"± {2 * self.validation_se:.4f} (units of the file, ± 2 standard errors)"
@@ -81,7 +81,7 @@ def _run(
         from bayesnde_cli.stages.training.writing import write_results
 
         run_id = upstream["prepare"].run_id
-        checkpoints = Checkpoints(layout, config, identity)
+        checkpoints = Checkpoints(layout, config, identity, is_restart=is_restart)
         result = fit(layout, config, checkpoints, report)
         outputs = write_results(place.folder, layout, stage, result, run_id=run_id)
         manifest = place.finish(

@@ -9,10 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from bayesnde_cli.artifacts.arrays import read_arrays, write_arrays
+from bayesnde_cli.artifacts.atomic import sweep
 from bayesnde_cli.artifacts.differences import compare, settings_differ
 from bayesnde_cli.artifacts.fingerprint import sha256_json
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.config import TrainingConfig
+from bayesnde_cli.errors import BadArtifact
 from bayesnde_cli.stages.training.looks import chosen_look
 
 if TYPE_CHECKING:
@@ -22,8 +24,10 @@ if TYPE_CHECKING:
 class Checkpoints:
     """The checkpoint folder of one stage."""
 
-    def __init__(self, layout: RunLayout, config: TrainingConfig, identity: dict[str, Any]) -> None:
-        self._layout, self._config, self._identity = layout, config, identity
+    def __init__(
+        self, layout: RunLayout, config: TrainingConfig, identity: dict[str, Any], *, is_restart: bool = False
+    ) -> None:
+        self._layout, self._config, self._identity, self._is_restart = layout, config, identity, is_restart
         self._folder = layout.checkpoint_dir(config.stage)
 
     @property
@@ -47,18 +51,24 @@ class Checkpoints:
     def read(self, template: Callable[[int], Any]) -> "Progress | None":
         """The progress of the same identity, its state in the structure of `template(phase)`.
 
-        A checkpoint of another identity is left for the user to decide on.
+        One of another identity, or one that cannot be read, is an error unless this is a restart. A restart that was
+        itself interrupted goes on.
         """
         from bayesnde_cli.stages.training.fitting import Progress
 
+        sweep(self._folder)
         if not self._state_file.exists():
             return None
-        arrays, facts = read_arrays(self._state_file)
+        try:
+            arrays, facts = read_arrays(self._state_file)
+        except BadArtifact:
+            if self._is_restart:
+                return None
+            raise
         if sha256_json(facts["identity"]) != sha256_json(self._identity):
-            stage = self._config.stage
-            if not self._layout.manifest_file(stage).exists():
-                raise settings_differ(self._layout, stage, None, compare(facts["identity"], self._identity))
-            return None  # of the finished run that --restart replaces
+            if self._is_restart:
+                return None
+            raise settings_differ(self._layout, self._config.stage, None, compare(facts["identity"], self._identity))
         leaves = [tf.constant(arrays[name]) for name in sorted(arrays)]
         state = tf.nest.pack_sequence_as(template(facts["phase"]), leaves)
         return Progress(facts["phase"], facts["n_rounds"], state, tuple(facts["history"]), tuple(facts["looks"]))
@@ -79,7 +89,8 @@ class Checkpoints:
                     self._weights_file(look).unlink(missing_ok=True)
 
     def forget_all(self) -> None:
-        """Remove the weights of all looks: the chosen ones are an output of the stage."""
+        """Remove everything: the chosen weights are an output of the stage. The state goes first, as it names looks."""
+        self._state_file.unlink(missing_ok=True)
         with contextlib.suppress(FileNotFoundError):
             for path in self._folder.glob("look-*.npz"):
                 path.unlink(missing_ok=True)

@@ -55,7 +55,7 @@ def fit(layout: RunLayout, config: TrainingConfig, checkpoints: Checkpoints, rep
     phases = phases_of(config, networks, train)
     assert config.seed is not None
     seed = tf.constant(derive_seed(config.seed, config.stage) % 2**31, tf.int32)
-    judge = Judge(config, networks, read_rows(layout, "validation").first(config.validation_rows), seed)
+    judge = Judge(config, networks, read_rows(layout, "validation"))
     x, y = train.tensors()
 
     def entered(index: int, weights: Parameters) -> Any:
@@ -143,23 +143,22 @@ def _look(
     checkpoints.write(progress)
     checkpoints.forget(progress.looks, config.select)
     loss = f"loss {progress.history[-1]['loss']:.4f}, " if progress.n_rounds else ""
-    report.note(
-        f"{phase.name}, {phase.place(progress.n_rounds)}: {loss}validation log-density {figures['marginal']:.4f}"
-    )
+    marginal = "not finite" if figures["marginal"] is None else f"{figures['marginal']:.4f}"
+    report.note(f"{phase.name}, {phase.place(progress.n_rounds)}: {loss}validation log-density {marginal}")
     return progress
 
 
 def _advanced(progress: Progress, phase: Phase, done: tuple[Any, dict[str, tf.Tensor]], advance: Advance) -> Progress:
     """After one more round."""
     state, losses = done
-    terms = {name: float(value) for name, value in losses.items()}
+    terms: dict[str, float] = {name: float(value) for name, value in losses.items()}
     bad_step = int(terms.pop("first_bad_step"))
-    if bad_step >= 0 or not math.isfinite(terms["loss"]):
+    if bad_step >= 0 or not all(map(math.isfinite, terms.values())):
         bad = [name for name, value in terms.items() if not math.isfinite(value)]
         raise NumericalFailure(
             f"a loss is not finite in {phase.name}, step {progress.n_rounds * phase.steps_per_round + bad_step + 1:,}",
-            found=f"terms: {', '.join(name for name in bad if name != 'loss' or bad == ['loss'])}",
-            hint="the last good checkpoint is kept; try a smaller --learning-rate, with --restart",
+            found=f"terms: {', '.join(name for name in bad if name != 'loss' or bad == ['loss']) or 'the gradient'}",
+            hint="the checkpoint of the last look is kept; try a smaller --learning-rate, with --restart",
         )
     n_rounds = progress.n_rounds + 1
     row = {"phase": phase.name, "round": n_rounds, **_position(phase, n_rounds), **terms}

@@ -9,6 +9,7 @@ import tensorflow as tf
 from bayesnde_cli.config import TrainingConfig
 from bayesnde_cli.model.likelihood import log_likelihood
 from bayesnde_cli.model.parameters import Parameters
+from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.stages.training.phases import Networks
 from bayesnde_cli.stages.training.rows import Rows
 from bayesnde_cli.training.diagnostics import DIAGNOSTICS, class_weighted, diagnose, diagnose_by_class, percentile_ranks
@@ -23,28 +24,32 @@ _FIGURE = {"marginal": "marginal", "plug-in": "plug_in"}
 class Judge:
     """Figures of weights on the same validation rows, with the same random numbers, every time."""
 
-    def __init__(self, config: TrainingConfig, networks: Networks, rows: Rows, seed: tf.Tensor) -> None:
-        self._networks, self._rows, self._seed = networks, rows, seed
-        self._n_generated = config.generated_rows
+    def __init__(self, config: TrainingConfig, networks: Networks, validation: Rows) -> None:
+        assert config.seed is not None
+        seed = derive_seed(config.seed, config.stage, "validation")
+        self._networks, self._seed = networks, tf.constant(seed % 2**31, tf.int32)
+        self._rows = validation.sample(config.validation_rows, seed)
+        self._generated_y = _labels_like(self._rows.y, config.generated_rows)
+        self._n_generated = config.generated_rows if self._generated_y is None else len(self._generated_y)
         self._score = marginal_scorer(networks.decoder, networks.encoder, n_draws=config.validation_draws)
-        self._diagnostics_seed = int(seed)
+        self._diagnostics_seed = seed
 
-    def __call__(self, weights: Parameters) -> dict[str, float]:
-        """Log-densities in the units of the file, and the paper's diagnostics in the model's space."""
+    def __call__(self, weights: Parameters) -> dict[str, float | None]:
+        """Log-densities in the units of the file, the paper's diagnostics in the model's space; None if not finite."""
         x, y = self._rows.tensors()
         marginal = self._score(weights, x, y, self._seed).numpy() + self._rows.log_jacobian
         z = encoder_of(self._networks.encoder, weights)(x, y).mean
         plug_in = log_likelihood(x, *decoder_of(self._networks.decoder, weights)(z, y), dtype=tf.float64).numpy()
-        return {
+        figures = {
             "marginal": float(np.mean(marginal)),
             "marginal_se": float(np.std(marginal) / np.sqrt(len(marginal))),
             "plug_in": float(np.mean(plug_in + self._rows.log_jacobian)),
             **self._diagnostics(weights),
         }
+        return {name: float(value) if np.isfinite(value) else None for name, value in figures.items()}
 
     def _diagnostics(self, weights: Parameters) -> dict[str, float]:
-        of_row = np.arange(self._n_generated) % len(self._rows.x)  # classes as often as the validation rows have them
-        y = None if self._rows.y is None else self._rows.y[of_row]
+        y = self._generated_y
         generated = self._generated(weights, None if y is None else tf.constant(y)).numpy()
         if self._rows.y is None or y is None:
             return diagnose(self._rows.x, generated, seed=self._diagnostics_seed)
@@ -64,18 +69,29 @@ class Judge:
         return mean + tf.sqrt(variance) * tf.random.stateless_normal(mean.shape, seeds[1])
 
 
+def _labels_like(y: np.ndarray | None, n: int) -> np.ndarray | None:
+    """About n one-hot labels, each class as often as in y, and once at least."""
+    if y is None:
+        return None
+    counts = y.sum(axis=0)
+    repeats = np.where(counts > 0, np.maximum(1, np.round(n * counts / len(y))), 0).astype(int)
+    return np.repeat(np.eye(y.shape[1], dtype=np.float32), repeats, axis=0)
+
+
 def ranks(looks: Sequence[Mapping[str, Any]]) -> list[float]:
     """The mean percentile rank of each look among all, by the paper's diagnostics."""
-    return percentile_ranks([{name: look[name] for name in DIAGNOSTICS} for look in looks]).tolist()
+    table = [{name: np.inf if look[name] is None else look[name] for name in DIAGNOSTICS} for look in looks]
+    return percentile_ranks(table).tolist()
 
 
 def chosen_look(looks: Sequence[Mapping[str, Any]], select: str) -> int:
     """The index of the best look; a later one must be better by more than noise."""
     if select == "rank":
         return int(np.argmin(ranks(looks)))
+    figures = [-np.inf if look[_FIGURE[select]] is None else look[_FIGURE[select]] for look in looks]
     best = 0
-    for index, look in enumerate(looks):
-        if look[_FIGURE[select]] > looks[best][_FIGURE[select]] + _LEAST_GAIN:
+    for index, figure in enumerate(figures):
+        if figure > figures[best] + _LEAST_GAIN:
             best = index
     return best
 

@@ -53,7 +53,7 @@ class Phase:
         """How far a number of rounds leads, in words."""
         if self.rounds_per_epoch is None:
             return f"step {n_rounds * self.steps_per_round:,}"
-        return f"epoch {n_rounds / self.rounds_per_epoch:.3g}"
+        return f"epoch {n_rounds / self.rounds_per_epoch:.6g}"
 
 
 def phases_of(config: TrainingConfig, networks: Networks, rows: Rows) -> list[Phase]:
@@ -96,7 +96,9 @@ class _Pace:
     def rounds_per_epoch(self, passes: float) -> int:
         """Equal parts of an epoch that are each done in seconds, where a step passes each row so often."""
         operations = 6.0 * passes * self._weights * self.batch_rows * self.steps_per_epoch
-        return min(max(1, round(operations / _ROUND_OPERATIONS)), self.steps_per_epoch)
+        fewest = min(max(1, round(operations / _ROUND_OPERATIONS)), self.steps_per_epoch)
+        # Steps that do not divide wait for another epoch: of some numbers of rounds, the one that leaves fewest.
+        return min(range(fewest, min(2 * fewest, self.steps_per_epoch) + 1), key=lambda n: self.steps_per_epoch % n)
 
 
 def _bound_phase(
@@ -138,7 +140,8 @@ def _egm(config: WarmstartConfig, networks: Networks, rows: Rows) -> Phase:
     weights = egm_loop.EgmWeights(
         **{item.name: getattr(config, f"{item.name}_weight") for item in fields(egm_loop.EgmWeights)}
     )
-    steps = min(_EGM_ROUND_STEPS, config.egm_steps)
+    n_rounds = math.ceil(config.egm_steps / _EGM_ROUND_STEPS)
+    steps = math.ceil(config.egm_steps / n_rounds)
     batch = min(config.batch_rows, len(rows.x))
     settings = egm_loop.EgmSettings(
         weights=weights,
@@ -157,7 +160,7 @@ def _egm(config: WarmstartConfig, networks: Networks, rows: Rows) -> Phase:
 
     return Phase(
         "egm",
-        n_rounds=max(1, round(config.egm_steps / steps)),
+        n_rounds=n_rounds,
         rounds_per_epoch=None,
         steps_per_round=steps,
         start=start,

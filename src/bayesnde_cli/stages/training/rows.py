@@ -9,6 +9,7 @@ import tensorflow as tf
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.tables import read_table
 from bayesnde_cli.data.schema import Schema
+from bayesnde_cli.rng import bits_at
 from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION
 
 
@@ -25,11 +26,11 @@ class Rows:
     def n_classes(self) -> int:
         return 0 if self.y is None else self.y.shape[1]
 
-    def first(self, n_rows: int) -> "Rows":
-        """The first rows; their order in a split is that of the file, their choice was random."""
-        y = None if self.y is None else self.y[:n_rows]
-        return replace(self, row_ids=self.row_ids[:n_rows], x=self.x[:n_rows],
-                       log_jacobian=self.log_jacobian[:n_rows], y=y)  # fmt: skip
+    def sample(self, n_rows: int, seed: int) -> "Rows":
+        """So many rows, chosen by each row's own random number (a file may be sorted), in the order of the file."""
+        chosen = np.sort(np.argsort(bits_at(seed, self.row_ids), kind="stable")[:n_rows])
+        return replace(self, row_ids=self.row_ids[chosen], x=self.x[chosen], log_jacobian=self.log_jacobian[chosen],
+                       y=None if self.y is None else self.y[chosen])  # fmt: skip
 
     def tensors(self) -> tuple[tf.Tensor, tf.Tensor | None]:
         """The features and the one-hot condition."""

@@ -45,7 +45,10 @@ def _table(rows: Sequence[dict[str, Any]]) -> pa.Table:
     first = ("phase", "round", "epoch", "step", "is_chosen", "marginal", "marginal_se", "plug_in", "rank", "loss")
     found = {name for row in rows for name in row}
     names = [*(name for name in first if name in found), *sorted(found.difference(first))]
-    return pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows])
+    table = pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows])
+    # A column without a single value is a number, too.
+    fields = [item.with_type(pa.float64()) if item.type == pa.null() else item for item in table.schema]
+    return table.cast(pa.schema(fields))
 
 
 def _latents(layout: RunLayout, result: Fit) -> pa.Table:

@@ -68,6 +68,8 @@ def test_both_stages_leave_weights_history_selection_and_latents(bayesnde: Calla
     assert [row["epoch"] for row in selection] == [3, 6, 9, 12]
     chosen = [row for row in selection if row["is_chosen"]]
     assert [row["epoch"] for row in chosen] == [result["epoch"]]
+    recorded = json.loads((run / "warmstart/manifest.json").read_text())["result"]["chosen"]
+    assert recorded == {name: chosen[0][name] for name in ("phase", "epoch", "step", "marginal")} | {"by": "marginal"}
     assert chosen[0]["marginal"] >= max(row["marginal"] for row in selection) - 1e-3
     weights, facts = read_arrays(run / "refine/weights/model.npz")
     assert facts["decoder"]["n_in"] == 2

@@ -36,6 +36,7 @@ class Manifest:
     outputs: dict[str, dict[str, Any]]
     device: str
     started: str
+    result: dict[str, Any] = field(default_factory=dict)  # what a stage has chosen, in a few words for a reader
     ended: str = field(default_factory=environment.utc_now)
     packages: dict[str, str] = field(default_factory=environment.package_versions)
     python: str = field(default_factory=environment.python_version)
@@ -145,7 +146,7 @@ def _problem(found: Mapping[str, Any]) -> str | None:
     names = {entry.name for entry in fields(Manifest)}
     for name in sorted(names ^ found.keys()):
         return f"{name} is {'not there' if name in names else 'unknown'}"
-    for name in ("identity", "config", "inputs", "outputs", "packages"):
+    for name in ("identity", "config", "inputs", "outputs", "packages", "result"):
         if not isinstance(found[name], dict):
             return f"{name} is {found[name]!r}"
     for name in ("stage", "run_id", "started", "ended"):

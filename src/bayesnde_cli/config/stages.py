@@ -147,7 +147,7 @@ class TrainingConfig(StageConfig):
     )  # fmt: skip
     checks: int = setting(20, "Looks at the validation rows, evenly spread.", minimum=1, panel="Selection")
     patience: int = setting(
-        10, "Stop after so many looks without a gain; 0: never, nor with --select rank.", minimum=0, panel="Selection"
+        6, "Stop after so many looks without a gain; 0: never, nor with --select rank.", minimum=0, panel="Selection"
     )
     validation_rows: int = setting(
         1024, "Validation rows that choose, the same ones at every look.", minimum=1, panel="Selection"

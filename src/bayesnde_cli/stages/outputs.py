@@ -30,6 +30,7 @@ class Workplace:
     def finish(
         self, outputs: Sequence[str], config: StageConfig, *, seed: int, identity: Mapping[str, Any],
         inputs: Mapping[str, dict[str, Any]], run_id: str, device: str = "cpu",
+        result: Mapping[str, Any] | None = None,
     ) -> Manifest:  # fmt: skip
         """Publish the outputs that are in the folder, and the manifest that describes them."""
         manifest = Manifest(
@@ -43,6 +44,7 @@ class Workplace:
             outputs=manifests.describe_outputs(self.folder, [self.folder / name for name in outputs]),
             device=device,
             started=self.started,
+            result=dict(result or {}),
         )
         name = self.layout.manifest_file(self.stage).name
         manifests.write(self.folder / name, manifest)

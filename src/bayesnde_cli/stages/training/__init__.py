@@ -84,9 +84,12 @@ def _run(
         checkpoints = Checkpoints(layout, config, identity, is_restart=is_restart)
         result = fit(layout, config, checkpoints, report)
         outputs = write_results(place.folder, layout, stage, result, run_id=run_id)
+        look = result.looks[result.chosen]
+        chosen = {name: look[name] for name in ("phase", "epoch", "step", "marginal")} | {"by": config.select}
         manifest = place.finish(
-            outputs, config, seed=seed, identity=identity, inputs=inputs, run_id=run_id, device=device
-        )
+            outputs, config, seed=seed, identity=identity, inputs=inputs, run_id=run_id, device=device,
+            result={"chosen": chosen},
+        )  # fmt: skip
         checkpoints.forget_all()
     return _trained(layout, manifest, is_up_to_date=False)
 

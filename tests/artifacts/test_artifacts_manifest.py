@@ -55,6 +55,15 @@ def test_a_manifest_reads_back_as_it_was_written(layout):
     assert made.identity_hash == replace(made, ended="later", config={}).identity_hash
 
 
+def test_a_manifest_from_before_there_were_results_is_sound(layout):
+    make_stage(layout, "prepare")
+    path = layout.manifest_file("prepare")
+    path.write_text(
+        json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != "result"})
+    )
+    assert manifest.read(path).result == {}
+
+
 def test_inputs_are_recorded_as_the_user_gave_them(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"x\n1\n")
     found = manifest.describe_input(tmp_path / "a.csv", given="../a.csv")

@@ -73,7 +73,7 @@ def write(path: Path, manifest: Manifest) -> None:
 
 def read(path: Path) -> Manifest:
     """The manifest in a file; `BadArtifact` if it is damaged or of a newer version."""
-    found = read_object(path, newest=SCHEMA_VERSION)
+    found = {"result": {}, **read_object(path, newest=SCHEMA_VERSION)}  # the first manifests had no result
     problem = _problem(found)
     if problem:
         raise BadArtifact(f"{path} is damaged", found=problem, hint=repair_hint(path))

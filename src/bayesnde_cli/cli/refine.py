@@ -1,14 +1,7 @@
 """`bayesnde refine`: the model, from the warm start."""
 
 from bayesnde_cli.cli.console import Console
-from bayesnde_cli.cli.options import (
-    JsonOption,
-    QuietOption,
-    RestartOption,
-    RunOption,
-    VerboseOption,
-    with_settings,
-)
+from bayesnde_cli.cli.options import JsonOption, QuietOption, RestartOption, RunOption, VerboseOption, with_settings
 from bayesnde_cli.cli.run_directory import run_directory
 from bayesnde_cli.config import RefineConfig
 

@@ -9,8 +9,9 @@ from linear_gaussian_oracle import random_oracle
 
 from bayesnde_cli.model.decoder import decoder_spec
 from bayesnde_cli.model.encoder import Proposal, encoder_spec
+from bayesnde_cli.model.latent_mode import find_mode, triangular_factor
 from bayesnde_cli.training.joint_parameters import decoder_of, initial_autoencoder
-from bayesnde_cli.training.marginal import find_mode, log_marginal, marginal_scorer, triangular_factor
+from bayesnde_cli.training.marginal import log_marginal, marginal_scorer
 
 
 def test_a_factor_and_its_inverse() -> None:

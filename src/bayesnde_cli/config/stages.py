@@ -179,6 +179,12 @@ class WarmstartConfig(TrainingConfig):
         "elbo: the evidence lower bound; egm: the paper's adversarial warm start; both: egm, then elbo.",
         choices=("elbo", "egm", "both"), panel="Training",
     )  # fmt: skip
+    column_steps: int = setting(
+        2000,
+        "elbo: steps that first teach each latent its own column, as though the columns were independent; 0: none. "
+        "Only with a latent for every feature.",
+        minimum=0, panel="Training",
+    )  # fmt: skip
     kl_warm_up: float = setting(
         0.3, "elbo: share of the epochs over which the prior gains its full weight.",
         minimum=0.0, maximum=1.0, panel="Training",

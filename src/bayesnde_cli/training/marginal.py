@@ -6,11 +6,11 @@ bound of log p(x) in expectation.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import tensorflow as tf
 
 from bayesnde_cli.model.encoder import Proposal
+from bayesnde_cli.model.latent_mode import Mode, find_mode
 from bayesnde_cli.model.likelihood import DecoderLike, log_joint, log_prior
 from bayesnde_cli.model.networks import NetworkSpec
 from bayesnde_cli.model.parameters import Parameters
@@ -22,93 +22,6 @@ _PRIOR_SHARE = 0.05
 _WIDENING = 1.2
 # Degrees of freedom of the part around the mode: tails that no posterior outgrows. Even, as XLA draws no gammas.
 _FREEDOM = 6
-# Steps uphill from the encoder's mean; most rows are there after five.
-_N_CLIMBS = 8
-
-
-class Mode(NamedTuple):
-    """A place z of the latent posterior, and its precision P = L L' there as L and its inverse."""
-
-    z: tf.Tensor  # (rows, d)
-    factor: tf.Tensor  # L, lower triangular (rows, d, d)
-    inverse: tf.Tensor  # of L
-
-
-def find_mode(decoder: DecoderLike, x: tf.Tensor, y: tf.Tensor | None, start: tf.Tensor) -> Mode:
-    """Climb the latent posterior of each row by damped Gauss-Newton steps. x (rows, p), start (rows, d).
-
-    With m = mean(z), v = variance(z) and their slopes along z, the curvature is replaced by its expectation over x,
-
-        P = I + sum over columns of (dm dm') / v + (d log v)(d log v)' / 2,
-
-    which is positive definite everywhere. A step that leads down is not made; its row tries a shorter one.
-    """
-
-    def height(z: tf.Tensor) -> tf.Tensor:
-        return log_joint(z, x, decoder, y=y)
-
-    def climb(z: tf.Tensor, here: tf.Tensor, damping: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        with tf.GradientTape() as tape:
-            tape.watch(z)
-            value = height(z)
-        slope = tape.gradient(value, z)
-        precision = expected_precision(decoder, z, y)
-        damped = precision + damping[:, None, None] * tf.linalg.diag(tf.linalg.diag_part(precision))
-        _, inverse = triangular_factor(damped)
-        step = tf.linalg.matvec(inverse, tf.linalg.matvec(inverse, slope), transpose_a=True)
-        there = height(z + step)
-        is_higher = there > here  # False for NaN
-        z = tf.where(is_higher[:, None], z + step, z)
-        return z, tf.where(is_higher, there, here), tf.where(is_higher, damping / 4.0, 4.0 * damping + 0.1)
-
-    z, _, _ = tf.while_loop(
-        lambda *_: True, climb, (start, height(start), tf.zeros_like(start[:, 0])), maximum_iterations=_N_CLIMBS
-    )
-    factor, inverse = triangular_factor(expected_precision(decoder, z, y))
-    # Where a network overflows, a place that is of no use but finite: the other parts of the mixture go on.
-    is_sound = tf.reduce_all(tf.math.is_finite(factor) & tf.math.is_finite(inverse), axis=[1, 2])
-    identity = tf.eye(z.shape[1], dtype=z.dtype)[None]
-    return Mode(z, *(tf.where(is_sound[:, None, None], part, identity) for part in (factor, inverse)))
-
-
-def expected_precision(decoder: DecoderLike, z: tf.Tensor, y: tf.Tensor | None) -> tf.Tensor:
-    """The expected curvature of the negative log joint at z. (rows, d) -> (rows, d, d)."""
-    n_rows, d = z.shape
-    places = tf.repeat(z[:, None, :], d, axis=1)  # (rows, d, d): one place for each direction
-    directions = tf.broadcast_to(tf.eye(d, dtype=z.dtype)[None], [n_rows, d, d])
-    with tf.autodiff.ForwardAccumulator(places, directions) as forward:
-        mean, variance = decoder(places) if y is None else decoder(places, y[:, None, :])
-        log_variance = tf.math.log(variance)
-    zero = tf.UnconnectedGradients.ZERO  # for a variance that is the same everywhere
-    mean_slope, log_variance_slope = forward.jvp(mean, zero), forward.jvp(log_variance, zero)  # (rows, d, p)
-    scaled = tf.concat([mean_slope / tf.sqrt(variance), math.sqrt(0.5) * log_variance_slope], axis=2)
-    return tf.eye(d, dtype=z.dtype)[None] + tf.matmul(scaled, scaled, transpose_b=True)
-
-
-def triangular_factor(matrix: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """L and its inverse, with matrix = L L' positive definite. (rows, d, d) -> twice (rows, d, d).
-
-    Elimination on [matrix, I], all rows at once: it ends as [L', inverse of L]. A pivot that rounding has brought near
-    0 or below is raised to a millionth of its diagonal, as if the diagonal had been that much larger. XLA's own
-    factorisation takes several seconds to compile on a CPU, twice as long with a solve.
-    """
-    n_rows, d, _ = matrix.shape
-    index = tf.range(d)
-    least = 1e-6 * tf.linalg.diag_part(matrix)  # (rows, d)
-
-    def eliminate(k: tf.Tensor, both: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        row = tf.gather(both, k, axis=1)  # (rows, 2 d)
-        pivot = tf.maximum(tf.gather(row, k, axis=1), tf.gather(least, k, axis=1))[:, None]
-        row = tf.where(tf.range(2 * d) == k, pivot, row)
-        root = tf.sqrt(pivot)
-        row = row / root
-        below = tf.where(index > k, tf.gather(both, k, axis=2) / root, 0.0)  # (rows, d)
-        both = both - below[:, :, None] * row[:, None, :]
-        return k + 1, tf.where((index == k)[None, :, None], row[:, None, :], both)
-
-    identity = tf.broadcast_to(tf.eye(d, dtype=matrix.dtype), [n_rows, d, d])
-    _, both = tf.while_loop(lambda k, _: k < d, eliminate, (tf.constant(0), tf.concat([matrix, identity], axis=2)))
-    return tf.linalg.matrix_transpose(both[:, :, :d]), both[:, :, d:]
 
 
 def log_marginal(

@@ -120,7 +120,7 @@ def _is_look_due(progress: Progress, phase: Phase, config: TrainingConfig) -> bo
         return False
     if progress.n_rounds == 0:
         return config.stage == "refine"
-    n_looks = min(config.checks, phase.n_rounds)
+    n_looks = min(phase.n_looks or config.checks, phase.n_rounds)
     return progress.n_rounds * n_looks // phase.n_rounds > (progress.n_rounds - 1) * n_looks // phase.n_rounds
 
 

@@ -15,7 +15,7 @@ from bayesnde_cli.model.networks import NetworkSpec, parameter_shapes
 from bayesnde_cli.model.parameters import Parameters
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.stages.training.rows import Rows
-from bayesnde_cli.training import bound_loop, egm_loop, latent_loop
+from bayesnde_cli.training import bound_loop, column_loop, egm_loop, latent_loop
 from bayesnde_cli.training.joint_parameters import initial_autoencoder
 
 # Steps in an epoch, at least: the batch shrinks for it.
@@ -48,6 +48,7 @@ class Phase:
     run: Callable[[Any, tf.Tensor, "tf.Tensor | None", tf.Tensor], tuple[Any, dict[str, tf.Tensor]]]
     n_settling: int = 0  # rounds before which a look without a gain means nothing
     settle: Callable[[Any, tf.Tensor, "tf.Tensor | None", tf.Tensor], Any] | None = None  # before the first round
+    n_looks: int | None = None  # as many as the config says
 
     def place(self, n_rounds: int) -> str:
         """How far a number of rounds leads, in words."""
@@ -60,8 +61,12 @@ def phases_of(config: TrainingConfig, networks: Networks, rows: Rows) -> list[Ph
     """The phases that a config asks for, in order."""
     pace = _Pace(config, networks, len(rows.x))
     if isinstance(config, WarmstartConfig):
-        wanted = {"elbo": ("elbo",), "egm": ("egm",), "both": ("egm", "elbo")}[config.objective]
-        return [_egm(config, networks, rows) if name == "egm" else _elbo(config, networks, pace) for name in wanted]
+        if config.objective == "elbo":
+            has_columns = config.column_steps > 0 and networks.decoder.n_in == networks.decoder.n_out
+            columns = [_columns(config, networks, pace, rows)] if has_columns else []
+            return [*columns, _elbo(config, networks, pace)]
+        egm = [_egm(config, networks, rows)]
+        return egm if config.objective == "egm" else [*egm, _elbo(config, networks, pace)]
     assert isinstance(config, RefineConfig)
     if config.latent_update == "importance":
         return [_importance(config, networks, pace)]
@@ -93,10 +98,13 @@ class _Pace:
             for shape in parameter_shapes(spec).values()
         )
 
+    def steps_per_round(self, passes: float) -> float:
+        """Steps that are done in seconds."""
+        return _ROUND_OPERATIONS / (6.0 * passes * self._weights * self.batch_rows)
+
     def rounds_per_epoch(self, passes: float) -> int:
         """Equal parts of an epoch that are each done in seconds, where a step passes each row so often."""
-        operations = 6.0 * passes * self._weights * self.batch_rows * self.steps_per_epoch
-        fewest = min(max(1, round(operations / _ROUND_OPERATIONS)), self.steps_per_epoch)
+        fewest = min(max(1, round(self.steps_per_epoch / self.steps_per_round(passes))), self.steps_per_epoch)
         # Steps that do not divide wait for another epoch: of some numbers of rounds, the one that leaves fewest.
         return min(range(fewest, min(2 * fewest, self.steps_per_epoch) + 1), key=lambda n: self.steps_per_epoch % n)
 
@@ -125,6 +133,25 @@ def _bound_phase(
         start=bound_loop.start,
         run=bound_loop.round_runner(networks.decoder, networks.encoder, settings),
         n_settling=warm_up_epochs * rounds,
+    )
+
+
+def _columns(config: WarmstartConfig, networks: Networks, pace: _Pace, rows: Rows) -> Phase:
+    n_rounds = math.ceil(config.column_steps / max(1.0, pace.steps_per_round(1.0)))
+    steps = math.ceil(config.column_steps / n_rounds)
+    settings = column_loop.ColumnSettings(
+        batch_rows=pace.batch_rows, steps_per_round=steps, n_rounds=n_rounds, learning_rate=config.learning_rate
+    )
+    run = column_loop.round_runner(networks.decoder, networks.encoder, settings)
+    cells = column_loop.cells_of(rows.x, rows.y)
+    return Phase(
+        "columns",
+        n_rounds=n_rounds,
+        rounds_per_epoch=None,
+        steps_per_round=steps,
+        start=column_loop.start,
+        run=lambda state, _x, _y, seed: run(state, cells, seed),
+        n_looks=1,
     )
 
 

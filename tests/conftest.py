@@ -1,4 +1,4 @@
-"""What many tests need: the command line in this process, and where the real data sets are."""
+"""What many tests need: the command line in this process, a run to score rows with, where the real data sets are."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -46,3 +46,36 @@ def raw_data() -> Path:
     if not RAW_DATA.is_dir():
         pytest.skip("the raw public data sets are not beside this checkout")
     return RAW_DATA
+
+
+@pytest.fixture(scope="session")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a condition, a lattice, row names and what looks like a refined model. Not to be written to."""
+    import numpy as np
+
+    import fake_engine
+    from bayesnde_cli.cli.main import run
+
+    folder = tmp_path_factory.mktemp("fitted")
+    rng = np.random.default_rng(0)
+    lines = ["a,b,n,k,name,true_log_density"]
+    for index in range(620):
+        k = rng.integers(0, 2)
+        lines.append(
+            f"{rng.normal() + k:.6f},{rng.gamma(2.0):.6f},{rng.poisson(4)},{'uv'[k]},r{index},{-index / 7:.3f}"
+        )
+    (folder / "d.csv").write_text("\n".join(lines) + "\n")
+    options = ["--condition", "k", "--id", "name", "--run", str(folder / "run"), "-q"]
+    assert run(["prepare", str(folder / "d.csv"), *options]) == 0
+    fake_engine.pretend_refined(folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> list:
+    """The engines that this process opens from now on: fake ones."""
+    import fake_engine
+    from bayesnde_cli.stages import scoring
+
+    monkeypatch.setattr(scoring, "open_engine", scoring.open_engine)  # put back afterwards
+    return fake_engine.install()

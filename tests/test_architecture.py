@@ -85,7 +85,15 @@ def _imported_by(arguments: list[str], cwd: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["prepare", "--help"], ["warmstart", "--help"], ["simulate", "--help"], ["status"], ["--version"]],
+    [
+        ["--help"],
+        ["prepare", "--help"],
+        ["warmstart", "--help"],
+        ["density", "--help"],
+        ["simulate", "--help"],
+        ["status"],
+        ["--version"],
+    ],
 )
 def test_help_and_status_import_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
     heavy = {"tensorflow", "keras", "numpy", "scipy", "sklearn", "pyarrow", "rich", "pandas"}

@@ -1,21 +1,35 @@
-"""The benchmark of training: it runs, and it counts operations as one does by hand."""
+"""The benchmarks of training and of scoring: they run, and they count operations as one does by hand."""
 
 import importlib.util
 import json
 import math
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-PATH = Path(__file__).resolve().parents[1] / "benchmarks" / "training.py"
+FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
+
+
+def _loaded(name: str):
+    spec = importlib.util.spec_from_file_location(f"{name}_benchmark", FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.syspath_prepend(FOLDER)  # as for a script: scoring.py imports training.py
+        monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
+        spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
 def benchmark():
-    spec = importlib.util.spec_from_file_location("training_benchmark", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return _loaded("training")
+
+
+@pytest.fixture(scope="module")
+def scoring():
+    return _loaded("scoring")
 
 
 def test_passes_through_two_layers_are_counted_as_by_hand(benchmark) -> None:
@@ -63,3 +77,80 @@ def test_an_unknown_objective_is_refused(benchmark, capsys) -> None:
     with pytest.raises(SystemExit):
         benchmark.main(["--only", "gan"])
     assert "invalid choice: 'gan'" in capsys.readouterr().err
+
+
+def test_calls_left_out_are_counted_at_the_mean_of_those_made(scoring) -> None:
+    meter = scoring.Meter(seconds=0.0)
+    segment = meter.timed("hmc", lambda index: index)
+    assert [segment(index) for index in range(5)] == [0] * 5  # one is made whatever it takes
+    fit = meter.timed("fitting", lambda index: index)
+    assert [fit(index) for index in range(2)] == [0, 1]  # these are not all alike
+    part = meter.parts["hmc"]
+    assert (len(part.times), part.n_calls, len(meter.parts["fitting"].times)) == (1, 5, 2)
+    part.times = [scoring.Clocks(1.0, 2.0), scoring.Clocks(3.0, 4.0)]
+    part.n_left_out = 6
+    assert part.total() == pytest.approx((16.0, 24.0))
+
+
+def test_scoring_a_block_is_timed_part_by_part(scoring, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(scoring, "SHAPES", ((2, 1),))
+    path = tmp_path / "scoring.json"
+    sizes = ["--seconds", "0.03", "--block-rows", "4", "--width", "16"]
+    scoring.main(["--only", "2x1", "--budgets", "paper", *sizes, "--json", str(path)])
+    [case] = json.loads(path.read_text("utf-8"))["cases"]
+    figures = [value for value in case.values() if isinstance(value, float)]
+    assert len(figures) == 14
+    assert all(math.isfinite(figure) and figure > 0.0 for figure in figures)
+    # A gradient: forward and back to z through 1 -> 16, 4 times 16 -> 16, and two heads 16 -> 2.
+    assert case["gflop_per_second"] / case["gradients_per_second"] == pytest.approx(4 * (16 + 4 * 256 + 64) / 1e9)
+    assert sum(case["shares"].values()) == pytest.approx(1.0)
+    assert all(case["shares"][name] > 0.0 for name in ("hmc", "proposal", "starts", "fitting", "bridge", "diagnostics"))
+    # 1200 transitions in calls of 25, 20,000 draws for 4 rows in calls of 16,384 latents.
+    assert {name: count["of"] for name, count in case["calls"].items()} == {"hmc": 48, "proposal": 5}
+    assert case["is_extrapolated"]
+    assert case["rows_per_second"] * case["block_seconds"] == pytest.approx(4)
+    first_words = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert first_words == ["TensorFlow", "shape", "p=2", "extrapolated:"]
+
+
+def _scores(log_density: list[float], n_gradients: int) -> dict[str, np.ndarray]:
+    n_rows = len(log_density)
+    return {
+        "log_density_scaled": np.array(log_density), "mc_se": np.full(n_rows, 0.1), "reliable": np.ones(n_rows, bool),
+        "n_gradients": np.full(n_rows, n_gradients), "n_likelihoods": np.full(n_rows, 7),
+    }  # fmt: skip
+
+
+def test_errors_are_those_against_the_mean_of_the_references(scoring) -> None:
+    references = [_scores([0.9, 2.0, 3.0, math.nan], 1), _scores([1.1, 2.0, 3.0, 4.0], 1)]
+    scores = {
+        "paper": _scores([1.2, 2.2, 2.8, 4.0], 100),
+        "fair": _scores([1.1, 2.5, 2.9, 4.0], 20),
+        "dear": _scores([1.0, 2.0, 3.0, 4.0], 21),
+        "poor": _scores([1.3, 2.3, 3.3, 4.0], 20),
+    }
+    found = scoring.compared(scores, references)
+    assert (found["n_rows"], found["reference"]["n_rows"]) == (4, 3)  # a row without a reference has no error
+    assert found["reference"]["median_mc_se"] == pytest.approx(0.1 / math.sqrt(2))
+    fair = found["variants"]["fair"]
+    assert (fair["n_rows"], fair["gradients_of_paper"]) == (3, 0.2)
+    assert fair["median_absolute_error"] == pytest.approx(0.1)
+    assert fair["largest_absolute_error"] == pytest.approx(0.5)
+    assert fair["mean_error"] == pytest.approx(0.5 / 3)
+    assert fair["covered_share"] == pytest.approx(2 / 3)  # 1.96 times hypot(0.1, 0.07) is 0.24
+    assert found["reaches_paper"] == {"fair": True, "dear": False, "poor": False}
+
+
+def test_a_fitted_run_gets_a_table_of_errors(scoring, fitted, engines, tmp_path, capsys) -> None:
+    path = tmp_path / "scoring.json"
+    scoring.main(["--only", "--run", str(fitted), "--rows", "9", "--json", str(path)])
+    errors = json.loads(path.read_text("utf-8"))["errors"]
+    assert errors["n_rows"] == 9
+    assert list(errors["variants"]) == ["paper", "default, first try", "default"]
+    # The long run, the paper's budget, the default without and with escalation; the last one draws nothing itself.
+    assert [(engine.config.draws, engine.config.escalations) for engine in engines] == [
+        (1600, 0), (400, 0), (100, 0), (100, 2)
+    ]  # fmt: skip
+    assert [(engine.n_sampled, engine.n_scored) for engine in engines] == [(2, 2), (1, 1), (1, 1), (0, 1)]
+    out = capsys.readouterr().out
+    assert "default: the paper's median error with at most 20% of its gradients: " in out

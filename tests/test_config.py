@@ -4,7 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from bayesnde_cli.config import PrepareConfig, RefineConfig, WarmstartConfig, preset_names, read_preset, resolve
+from bayesnde_cli.config import (
+    STAGE_CONFIGS,
+    DensityConfig,
+    PosteriorConfig,
+    PrepareConfig,
+    RefineConfig,
+    WarmstartConfig,
+    preset_names,
+    read_preset,
+    resolve,
+)
 from bayesnde_cli.errors import BadConfig
 
 
@@ -41,9 +51,18 @@ def test_values_come_in_their_own_types_from_text_and_toml(tmp_path: Path) -> No
 def test_every_preset_resolves() -> None:
     assert {"default", "fast", "paper-bank"} <= set(preset_names())
     for name in preset_names():
-        assert set(read_preset(name)) <= {"prepare", "warmstart", "refine"}
-        for config_class in (PrepareConfig, WarmstartConfig, RefineConfig):
+        assert set(read_preset(name)) <= set(STAGE_CONFIGS)
+        for config_class in STAGE_CONFIGS.values():
             assert isinstance(resolve(config_class, flags={}, environ={}, preset=name), config_class)
+
+
+def test_the_paper_s_draws_are_those_of_its_densities() -> None:
+    """So that `posterior --preset paper` makes what `density --preset paper` uses."""
+    draws = resolve(PosteriorConfig, flags={}, environ={}, preset="paper")
+    density = resolve(DensityConfig, flags={}, environ={}, preset="paper")
+    assert draws.identity().items() <= density.identity().items()
+    assert (draws.chains, draws.warm_up, draws.draws, draws.leapfrogs, draws.step_size) == (4, 800, 400, 10, 0.003)
+    assert "keep_draws" not in density.identity()
 
 
 # The paper's table of weights for the real data sets: z; alpha, var, corr of the warm start; var, corr, PP after it.
@@ -80,12 +99,11 @@ def test_the_presets_of_the_real_data_sets_hold_the_paper_s_weights(name: str, t
         ),
         (
             "[prepair]\nscale = 'none'\n",
-            "error: FILE has an unknown table or key 'prepair'\n  tables: [prepare], [warmstart], [refine]\n"
-            "hint: did you mean 'prepare'?",
+            "error: FILE has an unknown table or key 'prepair'\n  tables: TABLES\nhint: did you mean 'prepare'?",
         ),
         (
             "seed = 3\n",
-            "error: FILE has an unknown table or key 'seed'\n  tables: [prepare], [warmstart], [refine]\n"
+            "error: FILE has an unknown table or key 'seed'\n  tables: TABLES\n"
             "hint: put settings under their stage's table",
         ),
         (
@@ -106,7 +124,8 @@ def test_a_wrong_file_is_refused_with_the_nearest_match(tmp_path: Path, text: st
     with pytest.raises(BadConfig) as caught:
         _resolve(config_file=file)
     known = ", ".join(PrepareConfig().as_dict())
-    assert str(caught.value) == message.replace("FILE", str(file)).replace("KNOWN", known)
+    tables = ", ".join(f"[{name}]" for name in STAGE_CONFIGS)
+    assert str(caught.value) == message.replace("FILE", str(file)).replace("KNOWN", known).replace("TABLES", tables)
     assert caught.value.exit_code == 2
 
 

@@ -122,6 +122,13 @@ def test_hints_repair_no_more_than_is_broken():
     assert repair_hint(LAYOUT.block_file("density", "test", 3)) == (
         "delete that file and run `bayesnde density`; finished blocks are kept"
     )
+    assert repair_hint(LAYOUT.rows_file("posterior", "new-1")) == (
+        "delete that file and run `bayesnde posterior DATA`; finished blocks are kept"
+    )
+    assert repair_hint(LAYOUT.diagnostics_file("test", 3)) == (
+        "delete that file and the block of its number and run `bayesnde posterior`; finished blocks are kept"
+    )
+    assert repair_hint(LAYOUT.diagnostics_file("test")) == "run `bayesnde posterior --restart`"
     assert repair_hint(LAYOUT.split_file("train")) == "run `bayesnde prepare DATA --restart`"
     assert repair_hint(Path("other.parquet")) == "make other.parquet again"
     assert missing_hint(LAYOUT.latents_file()) == "run `bayesnde refine`"

@@ -43,7 +43,7 @@ def test_a_plan_needs_blocks_of_at_least_one_row():
         replace(PLAN, block_rows=0)
 
 
-@pytest.mark.parametrize("changes", [{"seed": 8}, {"stage": "posterior"}, {"inputs": {}}, {"settings_hash": "x"}])
+@pytest.mark.parametrize("changes", [{"seed": 8}, {"stage": "posterior"}, {"inputs": {}}, {"settings": {"draws": 1}}])
 def test_the_hash_of_a_plan_covers_all_of_it(changes):
     assert replace(PLAN, **changes).plan_hash != PLAN.plan_hash
     assert replace(PLAN).plan_hash == PLAN.plan_hash
@@ -75,6 +75,7 @@ def test_another_plan_is_refused_with_what_differs(layout):
         ({"block_rows": 0}, "block_rows is 0"),
         ({"block_rows": 1.5}, "block_rows is 1.5"),
         ({"inputs": []}, "inputs is []"),
+        ({"settings": 1}, "settings is 1"),
         ({"run_id": 3}, "run_id is 3"),
         ({"other": 3}, "other is unknown"),
     ],

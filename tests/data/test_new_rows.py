@@ -109,11 +109,6 @@ def test_a_schema_survives_json_to_the_last_bit(schema: Schema, columns: dict[st
             {"size": float("inf")},
             "error: column 'size' has an infinity in row 5\n  cell: inf\nhint: correct or remove the row",
         ),
-        (
-            {"size": ""},
-            "error: column 'size' has a missing cell in row 5\n  missing cells in these rows: 1\n"
-            "hint: fill in or remove rows with missing cells",
-        ),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_row(
@@ -128,6 +123,37 @@ def test_what_does_not_fit_is_refused_with_its_row(
     with pytest.raises(BadInput) as caught:
         _rows(write(columns), schema)
     assert str(caught.value) == message
+
+
+def test_missing_cells_stay_missing_and_the_others_are_as_they_were(
+    schema: Schema, columns: dict[str, list], write: Callable
+) -> None:
+    whole, jacobian, _ = _rows(write(columns), schema)
+    gaps = {name: [str(value) for value in values] for name, values in columns.items()}
+    for name, rows in {"size": (0, 7), "count": (1, 7), "colour": (2, 7)}.items():
+        for row in rows:
+            gaps[name][row] = ""
+    found, partial, _ = _rows(write(gaps, "gaps.csv"), schema)
+    is_missing = np.isnan(found)
+    position = [schema.roles.features.index(name) for name in ("size", "count", "colour")]
+    assert sorted(zip(*np.nonzero(is_missing), strict=True)) == sorted(
+        [(0, position[0]), (1, position[1]), (2, position[2]), *((7, column) for column in position)]
+    )
+    assert np.array_equal(found[~is_missing], whole[~is_missing])
+    assert np.array_equal(np.delete(partial, [0, 1, 2, 7]), np.delete(jacobian, [0, 1, 2, 7]))
+    assert partial[7] == 0.0
+    # The three columns' own Jacobians, each left out once, make up those of the whole rows.
+    slopes = [schema.features[column].scale(*_cell(schema, columns, column, row), schema.seed)[1][0]
+              for row, column in enumerate(position)]  # fmt: skip
+    assert np.allclose(partial[:3], jacobian[:3] - slopes, atol=1e-8)
+
+
+def _cell(schema: Schema, columns: dict[str, list], column: int, row: int) -> tuple[np.ndarray, np.ndarray]:
+    """One cell as numbers, with its row."""
+    feature = schema.features[column]
+    value = columns[feature.name][row]
+    code = feature.categories.index(value) if feature.categories else value
+    return np.array([float(code)]), np.array([row])
 
 
 def test_values_far_outside_stay_finite_and_ordered(schema: Schema, columns: dict[str, list], write: Callable) -> None:

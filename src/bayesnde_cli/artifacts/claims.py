@@ -19,7 +19,8 @@ from typing import Self
 
 from bayesnde_cli.artifacts.atomic import create_once, temporary_beside
 from bayesnde_cli.artifacts.canonical import json_bytes
-from bayesnde_cli.artifacts.layout import RunLayout, claim_index
+from bayesnde_cli.artifacts.held_signals import signals_held
+from bayesnde_cli.artifacts.layout import RunLayout, claim_index, claim_name
 from bayesnde_cli.artifacts.processes import Process, is_alive, place, this_process
 from bayesnde_cli.errors import StageBusy
 
@@ -105,31 +106,51 @@ def block_holders(folder: Path) -> dict[int, Holder]:
 
 @contextlib.contextmanager
 def running(layout: RunLayout, stage: str, set_name: str | None = None) -> Iterator[Claim]:
-    """The claim on a stage as a whole, for as long as the block lasts; `StageBusy` if another process has it.
-
-    A thread tells other hosts that we live, however long a single step takes.
-    """
+    """The claim on a stage as a whole, for as long as the block lasts; `StageBusy` if another process has it."""
     path = layout.claim_file(stage, set_name)
-    ours = claim(path)
-    if ours is None:
-        raise StageBusy(
-            f"{layout.label(stage, set_name)} is being made by another process",
-            found=str(holder(path) or "it has just ended"),
-            hint=f"wait for it; if it is dead, delete {path}",
-        )
+    with holding(path) as ours:
+        if ours is None:
+            raise StageBusy(
+                f"{layout.label(stage, set_name)} is being made by another process",
+                found=str(holder(path) or "it has just ended"),
+                hint=f"wait for it; if it is dead, delete {path}",
+            )
+        yield ours
+
+
+@contextlib.contextmanager
+def holding(path: Path) -> Iterator[Claim | None]:
+    """The claim at `path` for as long as the block lasts; None if somebody alive has it.
+
+    A thread tells other hosts that we live, however long a single step takes. No signal comes between making a claim
+    and knowing of it, so that a process that is stopped leaves none behind.
+    """
+    ours: Claim | None = None
     is_over = threading.Event()
-
-    def refresh() -> None:
-        while not is_over.wait(_REFRESH_SECONDS):
-            with contextlib.suppress(OSError):
-                ours.refresh()
-
-    threading.Thread(target=refresh, daemon=True).start()
     try:
-        with ours:
-            yield ours
+        with signals_held():
+            ours = claim(path)
+        if ours is not None:
+            threading.Thread(target=_keep_alive, args=(ours, is_over), daemon=True).start()
+        yield ours
     finally:
         is_over.set()
+        if ours is not None:
+            with signals_held():
+                ours.release()
+
+
+def _keep_alive(ours: Claim, is_over: threading.Event) -> None:
+    while not is_over.wait(_REFRESH_SECONDS):
+        with contextlib.suppress(OSError):
+            ours.refresh()
+
+
+def sweep_blocks(folder: Path) -> None:
+    """Remove the claims of dead processes on the blocks of a stage, once nobody needs them any more."""
+    for block, who in block_holders(folder).items():
+        if not who.is_alive:
+            (folder / claim_name(block)).unlink(missing_ok=True)
 
 
 def _create(path: Path) -> Claim | None:

@@ -29,9 +29,13 @@ def set_name(paths: Sequence[Path]) -> str:
     `digits.csv` -> `digits-1a2b3c4d`. At most 40 characters, of letters, digits, `-`, `_` and `.` only. The digits
     keep it apart from `test`, `train` and `validation`, whatever the file is called.
     """
-    hashes = [sha256_file(path) for path in paths]
-    content = hashes[0] if len(hashes) == 1 else sha256_json(hashes)
-    return f"{_safe_stem(paths[0])}-{content[:_HASH_DIGITS]}"
+    return set_name_of(paths[0], [sha256_file(path) for path in paths])
+
+
+def set_name_of(path: Path, hashes: Sequence[str]) -> str:
+    """The name of the data set in files of these hashes, of which `path` is the first."""
+    content = hashes[0] if len(hashes) == 1 else sha256_json(list(hashes))
+    return f"{_safe_stem(path)}-{content[:_HASH_DIGITS]}"
 
 
 def _safe_stem(path: Path) -> str:

@@ -18,13 +18,14 @@ class Stage(NamedTuple):
     name: str
     upstream: tuple[str, ...]
     is_per_set: bool
+    is_optional: bool = False  # a later stage makes what it needs of it
 
 
 STAGES = (
     Stage("prepare", (), False),
     Stage("warmstart", ("prepare",), False),
     Stage("refine", ("prepare", "warmstart"), False),
-    Stage("posterior", ("prepare", "refine"), True),
+    Stage("posterior", ("prepare", "refine"), True, is_optional=True),
     Stage("density", ("prepare", "refine", "posterior"), True),
     Stage("evaluate", ("prepare", "density"), True),
 )
@@ -33,6 +34,7 @@ _STAGE_BY_NAME = {stage.name: stage for stage in STAGES}
 # The first character is neither a dot (hidden, or "..") nor a dash (an option); no separators anywhere.
 _SET_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,79}", re.ASCII)
 _BLOCK_NAME = re.compile(r"block-(\d{5,})\.parquet", re.ASCII)
+_DIAGNOSTICS_NAME = re.compile(r"diagnostics-(\d{5,})\.parquet", re.ASCII)
 _CLAIM_NAME = re.compile(r"\.claim-(\d{5,})", re.ASCII)
 
 
@@ -55,6 +57,11 @@ def check_set_name(name: str) -> str:
 def block_index(file_name: str) -> int | None:
     """The number of the block that a file of this name holds; None for any other file."""
     return _index_in(_BLOCK_NAME, file_name)
+
+
+def claim_name(index: int) -> str:
+    """The name of the file that claims a block."""
+    return f".claim-{index:05d}"
 
 
 def claim_index(file_name: str) -> int | None:
@@ -115,9 +122,18 @@ class RunLayout:
     def block_file(self, stage: str, set_name: str, index: int) -> Path:
         return self.stage_dir(stage, set_name) / f"block-{index:05d}.parquet"
 
+    def diagnostics_file(self, set_name: str, index: int | None = None) -> Path:
+        """What is known of the chains of every row: of one block, or of the whole set if no block is given."""
+        name = "diagnostics" if index is None else f"diagnostics-{index:05d}"
+        return self.stage_dir("posterior", set_name) / f"{name}.parquet"
+
+    def rows_file(self, stage: str, set_name: str) -> Path:
+        """The rows of the user's file as the model sees them, for a set that is no split of `prepare`."""
+        return self.stage_dir(stage, set_name) / "rows.parquet"
+
     def claim_file(self, stage: str, set_name: str | None = None, index: int | None = None) -> Path:
         """The file by which a process claims a block, or the whole stage if no block is given."""
-        name = ".running" if index is None else f".claim-{index:05d}"
+        name = ".running" if index is None else claim_name(index)
         return self.stage_dir(stage, set_name) / name
 
     def density_file(self, set_name: str) -> Path:
@@ -177,6 +193,8 @@ def repair_hint(path: Path) -> str:
     if place is None:
         return f"make {path} again"
     layout, stage, set_name = place
-    if block_index(path.name) is not None or path.name == "shards.json":
-        return f"delete that file and run `{layout.command(stage, set_name)}`; finished blocks are kept"
+    is_part = block_index(path.name) is not None or path.name in ("shards.json", "rows.parquet")
+    if is_part or _index_in(_DIAGNOSTICS_NAME, path.name) is not None:
+        what = "that file" if is_part else "that file and the block of its number"
+        return f"delete {what} and run `{layout.command(stage, set_name)}`; finished blocks are kept"
     return f"run `{layout.command(stage, set_name, '--restart')}`"

@@ -27,7 +27,7 @@ class Plan:
     block_rows: int
     seed: int
     inputs: dict[str, str] = field(default_factory=dict)
-    settings_hash: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
@@ -96,9 +96,10 @@ def _problem(found: dict[str, Any]) -> str | None:
     for name in ("n_rows", "block_rows", "seed"):
         if not is_count(found[name]):
             return f"{name} is {found[name]!r}"
-    for name in ("stage", "set_name", "run_id", "settings_hash"):
+    for name in ("stage", "set_name", "run_id"):
         if not isinstance(found[name], str):
             return f"{name} is {found[name]!r}"
-    if not isinstance(found["inputs"], dict):
-        return f"inputs is {found['inputs']!r}"
+    for name in ("inputs", "settings"):
+        if not isinstance(found[name], dict):
+            return f"{name} is {found[name]!r}"
     return "block_rows is 0" if found["block_rows"] == 0 else None

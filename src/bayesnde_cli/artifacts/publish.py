@@ -1,16 +1,13 @@
 """A stage's finished files go from its staging folder to their places, the manifest last."""
 
-import contextlib
 import os
-import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from bayesnde_cli.artifacts.atomic import cannot_write
 from bayesnde_cli.artifacts.claims import Claim
+from bayesnde_cli.artifacts.held_signals import signals_held
 from bayesnde_cli.errors import StageBusy
-
-_HELD = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}
 
 
 def publish(staging: Path, folder: Path, outputs: Sequence[str], manifest: str, claim: Claim) -> None:
@@ -24,17 +21,8 @@ def publish(staging: Path, folder: Path, outputs: Sequence[str], manifest: str, 
             found="this one was silent for too long, and its result was not put in place",
             hint="run the same command again",
         )
-    with cannot_write(folder), _signals_held():
+    with cannot_write(folder), signals_held():
         (folder / manifest).unlink(missing_ok=True)
         for name in (*outputs, manifest):
             (folder / name).parent.mkdir(exist_ok=True)
             os.replace(staging / name, folder / name)
-
-
-@contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -129,7 +129,7 @@ def read_table(
 
     `BadArtifact` if the file is damaged, holds something else, or belongs to another run or plan than those given.
     """
-    with _opened(path, Stamp(schema_name, schema_version, run_id or "", plan_hash), columns) as file:
+    with opened(path, Stamp(schema_name, schema_version, run_id or "", plan_hash), columns) as file:
         return file.read(columns=columns)
 
 
@@ -143,13 +143,13 @@ def iter_batches(
     run_id: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a table in batches of at most `batch_rows`; memory is bounded by a row group."""
-    with _opened(path, Stamp(schema_name, schema_version, run_id or ""), columns) as file:
+    with opened(path, Stamp(schema_name, schema_version, run_id or ""), columns) as file:
         yield from file.iter_batches(batch_size=batch_rows, columns=columns)
 
 
 def count_rows(path: Path, schema_name: str, *, schema_version: int = 1) -> int:
     """The number of rows of a table, from its footer alone."""
-    with _opened(path, Stamp(schema_name, schema_version, ""), None) as file:
+    with opened(path, Stamp(schema_name, schema_version, ""), None) as file:
         return int(file.metadata.num_rows)
 
 
@@ -179,7 +179,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, expected: Stamp, columns: Sequence[str] | None) -> Iterator[pq.ParquetFile]:
+def opened(path: Path, expected: Stamp, columns: Sequence[str] | None) -> Iterator[pq.ParquetFile]:
     """The file, checked; damage that shows only while reading becomes `BadArtifact` as well."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:

@@ -1,5 +1,6 @@
 """What a stage builds on: complete, unchanged, and not older than what it was itself made from."""
 
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from bayesnde_cli.artifacts import manifest as manifests
@@ -22,14 +23,18 @@ def require(layout: RunLayout, stage: str, set_name: str | None = None) -> Manif
         )
     found = manifests.read(path)
     manifests.check_outputs(found, path.parent, deep=False)
-    stale = stale_inputs(layout, found)
+    refuse_stale(layout, stage, set_name, stale_inputs(layout, found))
+    return found
+
+
+def refuse_stale(layout: RunLayout, stage: str, set_name: str | None, stale: Sequence[str]) -> None:
+    """Raise `StaleArtifact` if a stage has stale inputs."""
     if stale:
         raise StaleArtifact(
-            f"{label} was made from files that have changed since",
+            f"{layout.label(stage, set_name)} was made from files that have changed since",
             found=stale,
             hint=f"run `{layout.command(stage, set_name, '--restart')}`",
         )
-    return found
 
 
 def stale_inputs(layout: RunLayout, found: Manifest) -> list[str]:

@@ -14,6 +14,8 @@ COMMANDS = {
     "prepare": "Check, type, split and scale a table; the first stage of a run.",
     "warmstart": "Fit the generative model from scratch; the second stage of a run.",
     "refine": "Refine the warm start; the third stage of a run.",
+    "posterior": "Draw from the latent posterior of every row; `density` uses the draws.",
+    "density": "The log-density of every row, with its Monte-Carlo error and a verdict.",
     "simulate": "Rows of a distribution whose exact log-density is known, as the column true_log_density.",
     "status": "Show the stages of a run: missing, running, interrupted, done, stale or damaged, and the next command.",
 }
@@ -73,5 +75,6 @@ def bayesnde(
       bayesnde prepare data.csv
       bayesnde warmstart
       bayesnde refine
+      bayesnde density
       bayesnde status
     """

@@ -4,6 +4,8 @@ from bayesnde_cli.config.fields import StageConfig, nearest, nearest_hint, optio
 from bayesnde_cli.config.resolve import preset_names, read_preset, resolve
 from bayesnde_cli.config.stages import (
     STAGE_CONFIGS,
+    DensityConfig,
+    PosteriorConfig,
     PrepareConfig,
     RefineConfig,
     TrainingConfig,
@@ -12,6 +14,8 @@ from bayesnde_cli.config.stages import (
 
 __all__ = [
     "STAGE_CONFIGS",
+    "DensityConfig",
+    "PosteriorConfig",
     "PrepareConfig",
     "RefineConfig",
     "StageConfig",

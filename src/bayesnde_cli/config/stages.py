@@ -6,6 +6,7 @@ A default is written here and nowhere else; the command line and the docs read i
 import math
 import typing
 from dataclasses import dataclass
+from typing import Any
 
 from bayesnde_cli.config.fields import StageConfig, setting
 from bayesnde_cli.errors import BadConfig
@@ -116,6 +117,21 @@ TYPICAL_STEPS = 6000
 FEWEST_EPOCHS, MOST_EPOCHS = 30, 400
 
 
+def _seed_setting() -> Any:
+    return setting(None, "Seed of this stage; the run's if not given.", minimum=0, maximum=2**32 - 1, panel="Run")
+
+
+def _device_setting() -> Any:
+    return setting(
+        "auto", "Where to compute; auto: a GPU if there is one.", choices=("auto", "cpu", "gpu"), panel="Run",
+        is_technical=True,
+    )  # fmt: skip
+
+
+def _threads_setting() -> Any:
+    return setting(None, "Threads of the CPU; all cores if not given.", minimum=1, panel="Run", is_technical=True)
+
+
 @dataclass(frozen=True)
 class TrainingConfig(StageConfig):
     """What the two training stages have in common."""
@@ -156,16 +172,9 @@ class TrainingConfig(StageConfig):
     generated_rows: int = setting(
         5000, "Generated rows that the diagnostics compare with the validation rows.", minimum=50, panel="Selection"
     )
-    seed: int | None = setting(
-        None, "Seed of this stage; the run's if not given.", minimum=0, maximum=2**32 - 1, panel="Run"
-    )
-    device: str = setting(
-        "auto", "Where to compute; auto: a GPU if there is one.", choices=("auto", "cpu", "gpu"), panel="Run",
-        is_technical=True,
-    )  # fmt: skip
-    threads: int | None = setting(
-        None, "Threads of the CPU; all cores if not given.", minimum=1, panel="Run", is_technical=True
-    )
+    seed: int | None = _seed_setting()
+    device: str = _device_setting()
+    threads: int | None = _threads_setting()
 
 
 @dataclass(frozen=True)
@@ -268,6 +277,70 @@ class RefineConfig(TrainingConfig):
             )
 
 
+@dataclass(frozen=True)
+class PosteriorConfig(StageConfig):
+    """Settings of `posterior`."""
+
+    stage: typing.ClassVar[str] = "posterior"
+
+    chains: int = setting(4, "Markov chains of every row.", minimum=1, panel="Chains")
+    warm_up: int = setting(100, "Transitions that tune a chain and are not kept.", minimum=0, panel="Chains")
+    draws: int = setting(100, "Draws kept of every chain.", minimum=4, panel="Chains")
+    leapfrogs: int = setting(6, "Leapfrog steps of a transition, at most; their number varies.", minimum=1,
+                             panel="Chains")  # fmt: skip
+    target_acceptance: float = setting(
+        0.8, "Acceptance that the step size of a row is tuned to.", minimum=0.1, maximum=0.99, panel="Chains"
+    )
+    metric: str = setting(
+        "curvature",
+        "What a chain takes for round. curvature: the decoder's curvature at the mode of the row; "
+        "identity: the prior's unit, as in the paper.",
+        choices=("curvature", "identity"), panel="Chains",
+    )  # fmt: skip
+    start: str = setting(
+        "modes",
+        "Where chains start. modes: spread over the modes found from the encoder and from near training rows; "
+        "encoder: all at the encoder's point, as in the paper.",
+        choices=("modes", "encoder"), panel="Chains",
+    )  # fmt: skip
+    step_size: float = setting(0.0, "First step size; 0: found for every row.", minimum=0.0, panel="Chains")
+    block_rows: int = setting(
+        128, "Rows of a block, the unit of work, of randomness and of resumption.", minimum=1, panel="Run"
+    )
+    seed: int | None = _seed_setting()
+    device: str = _device_setting()
+    threads: int | None = _threads_setting()
+
+
+@dataclass(frozen=True)
+class DensityConfig(PosteriorConfig):
+    """Settings of `density`: those of the draws, and those of the estimate."""
+
+    stage: typing.ClassVar[str] = "density"
+
+    components: int = setting(5, "Components of the proposal of a row.", minimum=1, panel="Proposal")
+    defensive_weight: float = setting(
+        0.05, "Weight of the prior in the proposal.", minimum=0.0, maximum=1.0, panel="Proposal"
+    )
+    proposal_draws: int = setting(2000, "Draws from the proposal of a row.", minimum=10, panel="Proposal")
+    regulariser: float = setting(
+        1e-3, "Added to the proposal's covariances, as a share of the mean variance of the row's draws.",
+        minimum=0.0, panel="Proposal",
+    )  # fmt: skip
+    absolute_regulariser: float = setting(
+        0.0, "Added to the proposal's covariances as it is; the paper's way.", minimum=0.0, panel="Proposal"
+    )
+    target_se: float = setting(
+        0.05, "Monte-Carlo standard error, in nats, that a row should reach.", minimum=0.0, panel="Effort"
+    )
+    escalations: int = setting(
+        2, "How often a row that misses the target is run again with a larger budget.", minimum=0, panel="Effort"
+    )
+    keep_draws: bool = setting(
+        False, "Keep the draws that are made here, as `posterior` does.", panel="Run", is_technical=True
+    )
+
+
 STAGE_CONFIGS: dict[str, type[StageConfig]] = {
-    config.stage: config for config in (PrepareConfig, WarmstartConfig, RefineConfig)
+    config.stage: config for config in (PrepareConfig, WarmstartConfig, RefineConfig, PosteriorConfig, DensityConfig)
 }

@@ -17,8 +17,8 @@ class ModelRows(NamedTuple):
     """A batch of rows as the model sees them."""
 
     row_ids: np.ndarray  # (rows,) int64, position in the input
-    x_scaled: np.ndarray  # (rows, p) float32
-    log_jacobian: np.ndarray  # (rows,) float64
+    x_scaled: np.ndarray  # (rows, p) float32, NaN where a cell is missing
+    log_jacobian: np.ndarray  # (rows,) float64, of the cells that are there
     labels: dict[str, pa.Array]  # label columns that the file has, by name
 
 
@@ -53,17 +53,6 @@ def model_rows(table: Table, schema: Schema) -> Iterator[ModelRows]:
     for batch in table.batches(schema.roles.used, as_text=schema.text_columns()):
         row_ids = np.arange(first_row, first_row + batch.num_rows)
         values = schema.encode(batch, row_ids)
-        _refuse_missing(values, schema, first_row)
         x_scaled, log_jacobian = schema.scale(values, row_ids)
         yield ModelRows(row_ids, x_scaled, log_jacobian, label_columns(batch, schema, row_ids))
         first_row += len(values)
-
-
-def _refuse_missing(values: np.ndarray, schema: Schema, first_row: int) -> None:
-    rows, columns = np.nonzero(np.isnan(values))
-    if len(rows):
-        raise BadInput(
-            f"column '{schema.features[columns[0]].name}' has a missing cell in row {first_row + rows[0] + 1}",
-            found=f"missing cells in these rows: {len(rows)}",
-            hint="fill in or remove rows with missing cells",
-        )

@@ -30,7 +30,10 @@ RESERVED_NAMES = [
     "bridge_iterations",
     "converged",
     "reliable",
+    "verdict",
     "n_observed",
+    "n_gradients",
+    "n_likelihoods",
 ]
 
 

@@ -101,14 +101,18 @@ class Schema:
         """Rows in the model's space, (rows, p) float32, and their log-Jacobian, (rows,) float64.
 
         log p(row, units of the file) = log p(row, model's space) + log-Jacobian.
+
+        A missing cell (NaN) stays one, and the log-Jacobian is that of the cells that are there.
         """
-        scaled = np.empty(values.shape, np.float32)
+        scaled = np.full(values.shape, np.nan, np.float32)
         log_jacobian = np.zeros(len(values))
         for position, feature in enumerate(self.features):
-            u, log_slope = feature.scale(values[:, position], row_ids, self.seed)
-            _refuse_beyond_float32(u, values[:, position], row_ids, feature.name)
-            scaled[:, position] = u
-            log_jacobian += log_slope  # column by column: one order of summation on every machine
+            is_there = ~np.isnan(values[:, position])
+            there, ids = values[is_there, position], row_ids[is_there]
+            u, log_slope = feature.scale(there, ids, self.seed)
+            _refuse_beyond_float32(u, there, ids, feature.name)
+            scaled[is_there, position] = u
+            log_jacobian[is_there] += log_slope  # column by column: one order of summation on every machine
         return scaled, np.round(log_jacobian, _JACOBIAN_DECIMALS)
 
     def text_columns(self) -> set[str]:

@@ -23,6 +23,7 @@ class Workplace:
 
     layout: RunLayout
     stage: str
+    set_name: str | None
     folder: Path
     claim: Claim
     started: str
@@ -35,7 +36,7 @@ class Workplace:
         """Publish the outputs that are in the folder, and the manifest that describes them."""
         manifest = Manifest(
             stage=self.stage,
-            set_name=None,
+            set_name=self.set_name,
             run_id=run_id,
             identity=dict(identity),
             config=config.as_dict(),
@@ -46,27 +47,35 @@ class Workplace:
             started=self.started,
             result=dict(result or {}),
         )
-        name = self.layout.manifest_file(self.stage).name
-        manifests.write(self.folder / name, manifest)
-        publish(self.folder, self.layout.stage_dir(self.stage), outputs, name, self.claim)
+        place = self.layout.manifest_file(self.stage, self.set_name)
+        manifests.write(self.folder / place.name, manifest)
+        publish(self.folder, place.parent, outputs, place.name, self.claim)
         return manifest
 
 
 @contextlib.contextmanager
-def workplace(layout: RunLayout, stage: str) -> Iterator[Workplace]:
+def workplace(
+    layout: RunLayout, stage: str, set_name: str | None = None, *, started: str | None = None
+) -> Iterator[Workplace]:
     """A stage's workplace; folder and claim go at the end, and so do folders that were made for nothing."""
-    started = utc_now()
-    folder = layout.stage_dir(stage)
+    started = started or utc_now()
+    folder = layout.stage_dir(stage, set_name)
+    with no_empty_folders(folder), running(layout, stage, set_name) as claim:
+        sweep(folder)
+        staging = temporary_beside(folder / "staging")
+        staging.mkdir()
+        try:
+            yield Workplace(layout, stage, set_name, staging, claim, started)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def no_empty_folders(folder: Path) -> Iterator[None]:
+    """Remove, at the end, a folder and those above it if they were made in here and nothing was put in them."""
     made_here = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
-        with running(layout, stage) as claim:
-            sweep(folder)
-            staging = temporary_beside(folder / "staging")
-            staging.mkdir()
-            try:
-                yield Workplace(layout, stage, staging, claim, started)
-            finally:
-                shutil.rmtree(staging, ignore_errors=True)
+        yield
     finally:
         for path in made_here:  # bad input leaves no empty run directory behind
             with contextlib.suppress(OSError):

@@ -11,10 +11,11 @@ from bayesnde_cli.artifacts import plan as plans
 from bayesnde_cli.artifacts import shards
 from bayesnde_cli.artifacts.claims import block_holders, holder
 from bayesnde_cli.artifacts.fingerprint import sha256_file
-from bayesnde_cli.artifacts.layout import STAGES, TEST_SET, RunLayout, Stage
+from bayesnde_cli.artifacts.layout import STAGES, TEST_SET, RunLayout, Stage, stage_named
 from bayesnde_cli.artifacts.manifest import Manifest
 from bayesnde_cli.artifacts.upstream import stale_inputs
 from bayesnde_cli.errors import BayesndeError
+from bayesnde_cli.stages.reporting import counted
 
 # `status` reads the user's files again up to this size, to see whether they have changed.
 _HASHED_BYTES = 16 * 2**20
@@ -91,16 +92,19 @@ def _stage_status(layout: RunLayout, stage: Stage, set_name: str | None, is_veri
     if who is not None and who.is_alive:
         return StageStatus(stage.name, set_name, State.RUNNING, str(who), **progress)
     if not manifest_file.exists():
-        at_work = [other for other in block_holders(folder).values() if other.is_alive]
+        at_work = {(other.host, other.pid) for other in block_holders(folder).values() if other.is_alive}
         if at_work:
-            return StageStatus(stage.name, set_name, State.RUNNING, f"{len(at_work)} processes", **progress)
+            detail = counted(len(at_work), "process", "processes")
+            return StageStatus(stage.name, set_name, State.RUNNING, detail, **progress)
         if folder.is_dir() and any(folder.iterdir()):
             return StageStatus(stage.name, set_name, State.INTERRUPTED, "run it again to go on", **progress)
         return StageStatus(stage.name, set_name, State.MISSING)
     try:
         manifest = manifests.read(manifest_file)
         manifests.check_outputs(manifest, folder, deep=is_verifying)
-        stale = [*stale_inputs(layout, manifest), *_changed_data(manifest)]
+        # A data set is named after its content: a file that has changed is another set.
+        changed = [] if stage.is_per_set else _changed_data(manifest)
+        stale = [*stale_inputs(layout, manifest), *changed]
     except BayesndeError as error:
         return StageStatus(stage.name, set_name, State.DAMAGED, f"{error.what}: {'; '.join(error.found)}", **progress)
     if stale:
@@ -145,7 +149,8 @@ def _next_command(layout: RunLayout, statuses: Sequence[StageStatus], commands: 
     for status in statuses:
         if status.state is State.RUNNING:
             return f"wait for {layout.label(status.stage, status.set_name)}"
-        if status.stage in commands and status.state is not State.DONE:
+        is_left_out = status.state is State.MISSING and stage_named(status.stage).is_optional
+        if status.stage in commands and status.state is not State.DONE and not is_left_out:
             options = ["--restart"] if status.state in (State.STALE, State.DAMAGED) else []
             return layout.command(status.stage, status.set_name, *options)
     return None

@@ -1,7 +1,6 @@
 """`prepare`: a table becomes checked, typed, split and scaled Parquet, or one clear message."""
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from bayesnde_cli.artifacts.tables import count_rows
 from bayesnde_cli.config import PrepareConfig
 from bayesnde_cli.data.features import noise_rules
 from bayesnde_cli.data.kinds import Kind, asked_kinds
-from bayesnde_cli.data.readers import Source, TextFormat, open_sources, sources_of
+from bayesnde_cli.data.readers import Source, open_sources, sources_of
 from bayesnde_cli.data.roles import assign_roles
 from bayesnde_cli.data.splits import SPLITS
 from bayesnde_cli.stages.outputs import workplace
@@ -29,12 +28,10 @@ from bayesnde_cli.stages.prepare.survey import (
     warn_about_features,
 )
 from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION, write_splits
+from bayesnde_cli.stages.reading import describe_sources, text_format
 from bayesnde_cli.stages.reporting import Report, counted
 
 STAGE = "prepare"
-
-# A tab is hard to type in a shell.
-_DELIMITER_WORDS = {"\\t": "\t", "tab": "\t"}
 
 
 @dataclass(frozen=True)
@@ -66,10 +63,7 @@ def run(
     """Prepare the rows of one or several files in the run directory."""
     sources = sources_of(data, stdin=stdin)
     with workplace(layout, STAGE) as place:
-        inputs = {
-            f"data-{index}": manifests.describe_input(source.path, given=_given(given))
-            for index, (source, given) in enumerate(zip(sources, data, strict=True))
-        }
+        inputs = describe_sources(sources, data)
         identity = {"settings": config.as_dict(), "data": {name: entry["sha256"] for name, entry in inputs.items()}}
         if not is_restart and manifests.stage_state(layout, STAGE, identity, deep=True) is StageState.UP_TO_DATE:
             return _prepared(layout, manifests.read(layout.manifest_file(STAGE)).run_id, is_up_to_date=True)
@@ -85,7 +79,7 @@ def run(
 
 def _make(folder: Path, sources: Sequence[Source], config: PrepareConfig, report: Report, run_id: str) -> None:
     """Read, check, split, scale and write the tables and the schema into a folder."""
-    table = open_sources(sources, _text_format(config))
+    table = open_sources(sources, text_format(config.as_dict()))
     report.note(f"read as: {table.description}")
     roles = assign_roles(table.names, config)
     asked = asked_kinds(config.type, roles.features)
@@ -109,23 +103,6 @@ def _make(folder: Path, sources: Sequence[Source], config: PrepareConfig, report
     files = {name: folder / f"{name}.parquet" for name in SPLITS}
     write_splits(files, staged, schema, row_ids, split, run_id=run_id, report=report)
     write_json(folder / "schema.json", schema.to_json())
-
-
-def _given(path: Path) -> str:
-    """Where the user's file is, for the record and for `status`: absolute, - for stdin, odd bytes spelled out."""
-    text = "-" if str(path) == "-" else os.path.abspath(path)
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _text_format(config: PrepareConfig) -> TextFormat:
-    return TextFormat(
-        delimiter=_DELIMITER_WORDS.get(config.delimiter or "", config.delimiter),
-        quote=config.quote,
-        header={"auto": None, "yes": True, "no": False}[config.header],
-        decimal=config.decimal,
-        encoding=config.encoding,
-        missing=config.missing_token,
-    )
 
 
 def _prepared(layout: RunLayout, run_id: str, *, is_up_to_date: bool) -> Prepared:

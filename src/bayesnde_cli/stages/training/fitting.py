@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bayesnde_cli.artifacts.arrays import read_arrays
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.config import TrainingConfig, WarmstartConfig
 from bayesnde_cli.errors import NumericalFailure, Stopped
 from bayesnde_cli.model.decoder import decoder_spec
 from bayesnde_cli.model.encoder import encoder_spec
-from bayesnde_cli.model.networks import NetworkSpec
 from bayesnde_cli.model.parameters import Parameters
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.stages.reporting import Advance, Report
@@ -21,6 +19,7 @@ from bayesnde_cli.stages.training.checkpoints import Checkpoints
 from bayesnde_cli.stages.training.looks import Judge, chosen_look, n_misses
 from bayesnde_cli.stages.training.phases import Networks, Phase, first_weights, phases_of
 from bayesnde_cli.stages.training.rows import read_rows
+from bayesnde_cli.stages.weights import read_networks
 
 # Latent dimension: as many as features up to this many, half as many beyond.
 _FULL_LATENT_FEATURES = 20
@@ -105,13 +104,9 @@ def _model(
             )
         )
         return networks, first_weights(config, networks)
-    arrays, facts = read_arrays(layout.weights_dir("warmstart") / "model.npz")
-    networks = Networks(*(_spec(facts[name]) for name in ("decoder", "encoder")))
-    return networks, {name: tf.constant(array) for name, array in arrays.items()}
-
-
-def _spec(stored: dict[str, Any]) -> NetworkSpec:
-    return NetworkSpec(**{**stored, "heads": tuple(stored["heads"])})
+    stored = read_networks(layout, "warmstart")
+    weights = {name: tf.constant(array) for name, array in stored.weights.items()}
+    return Networks(stored.decoder, stored.encoder), weights
 
 
 def _is_look_due(progress: Progress, phase: Phase, config: TrainingConfig) -> bool:

@@ -1,6 +1,5 @@
 """The rows of a split as the networks take them."""
 
-import json
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,9 +7,9 @@ import tensorflow as tf
 
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.tables import read_table
-from bayesnde_cli.data.schema import Schema
 from bayesnde_cli.rng import bits_at
 from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION
+from bayesnde_cli.stages.reading import read_schema
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Rows:
 
 def read_rows(layout: RunLayout, split: str) -> Rows:
     """The rows of a split of a prepared run."""
-    schema = Schema.from_json(json.loads(layout.schema_file().read_bytes()))
+    schema = read_schema(layout)
     condition = schema.roles.condition
     columns = ["row_id", "x_scaled", "log_jacobian", *([condition] if condition else [])]
     table = read_table(layout.split_file(split), ROWS_SCHEMA, columns, schema_version=ROWS_SCHEMA_VERSION)

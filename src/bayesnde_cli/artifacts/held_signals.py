@@ -1,0 +1,35 @@
+"""A few steps that no signal may come between."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+_HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Signals that come meanwhile are answered at the end.
+
+    By handlers and not by a mask: a mask belongs to a thread, and the system hands a signal to whichever thread takes
+    it, of which TensorFlow has many. Python answers in the main thread in any case; in another there is nothing to do.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    before = {int(number): signal.signal(number, lambda *what: came.append(what)) for number in _HELD}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number, frame in came[:1]:
+            handler = before[number]
+            if callable(handler):
+                handler(number, frame)
+            else:
+                os.kill(os.getpid(), number)

@@ -1,0 +1,324 @@
+"""From rows to log-densities: chains, proposal, bridge, and more of the same for the rows that need it.
+
+sample   modes and chains           -> draws from the latent posterior of every row
+score    proposal from the first half of each chain, bridge with the second half; rows that miss the target are
+         drawn and scored again with a larger budget
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bayesnde_cli.inference import chain_diagnostics, modes, proposal, sampler
+from bayesnde_cli.inference.block import Draws, Rows
+from bayesnde_cli.inference.bridge import Bridge, bridge
+from bayesnde_cli.inference.modes import Modes
+from bayesnde_cli.inference.sampler import SamplerSettings
+from bayesnde_cli.inference.target import Target
+from bayesnde_cli.model.encoder import Encoder
+from bayesnde_cli.model.latent_mode import N_CLIMBS
+from bayesnde_cli.model.likelihood import DecoderLike
+from bayesnde_cli.rng import derive_seed, generator
+
+# Latents that a row may find its starts among.
+_BANK_SIZE = 2048
+# The paper's starts: this far around the encoder's point.
+_START_SD = 0.01
+# Steps of EM.
+_N_EM_STEPS = 25
+# Latents in one call of the decoder, about.
+_CALL_LATENTS = 16384
+# What a row may take on each further try, as multiples of the first: warm-up, draws, proposal draws. The last is the
+# paper's budget, from the defaults.
+_LARGER = ((2, 2, 3), (8, 4, 10))
+# Rows that are tried again go together in blocks of this size.
+_SMALL_BLOCK = 32
+# Chains that agree and mix, and two estimates that agree.
+MOST_RHAT = 1.05
+LEAST_ESS = 40.0
+_MOST_DISAGREEMENT = 5.0
+
+
+@dataclass(frozen=True, eq=False)
+class FittedModel:
+    """What is scored: a decoder z[, y] -> (mean, variance), and what helps to find its posteriors."""
+
+    decoder: DecoderLike
+    latent_dim: int
+    encoder: Encoder | None = None
+    n_classes: int = 0
+    known_latents: np.ndarray | None = None  # (n, d) float32: of training rows
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How rows are drawn and scored."""
+
+    chains: int = 4
+    warm_up: int = 100
+    draws: int = 100
+    leapfrogs: int = 6
+    target_acceptance: float = 0.8
+    metric: str = "curvature"
+    start: str = "modes"
+    step_size: float = 0.0
+    components: int = 5
+    defensive_weight: float = 0.05
+    proposal_draws: int = 2000
+    regulariser: float = 1e-3
+    absolute_regulariser: float = 0.0
+    target_se: float = 0.05
+    escalations: int = 2
+
+    def larger(self, level: int) -> "EngineSettings":
+        """The budget of a further try."""
+        warm_up, draws, proposed = _LARGER[min(level, len(_LARGER)) - 1]
+        return replace(
+            self,
+            warm_up=warm_up * self.warm_up,
+            draws=draws * self.draws,
+            proposal_draws=proposed * self.proposal_draws,
+        )
+
+
+class Engine:
+    """Draws and scores blocks of rows; equal arguments give equal bits."""
+
+    def __init__(self, model: FittedModel, settings: EngineSettings) -> None:
+        self._model, self._settings = model, settings
+        self._is_paper_start = settings.start == "encoder"
+        self._bank = self._make_bank()
+        # Starts that a row tries beside the encoder's: few latents have room for many modes, and cost little.
+        self._n_candidates = min(15, max(5, 30 // model.latent_dim))
+        self._larger: dict[int, Engine] = {}
+        sampling = SamplerSettings(
+            n_chains=settings.chains,
+            n_warm_up=settings.warm_up,
+            n_draws=settings.draws,
+            n_leapfrog=settings.leapfrogs,
+            is_jittered=not self._is_paper_start,
+            target_acceptance=settings.target_acceptance,
+        )
+        self._sampling = sampling
+        self._run_segment = _compiled(sampler.segment_runner(model.decoder, sampling))
+        self._begin = _compiled(self._begun)
+        self._learn = _compiled(self._learned)
+        self._fit = _compiled(self._fitted)
+        self._propose = _compiled(self._proposed)
+
+    def sample(self, rows: Rows, seed: int) -> Draws:
+        """Draws for the rows of a block."""
+        target, address = _target(rows), _address(seed)
+        state, spread, known = self._begin(target, address)
+        settings, n_rows = self._sampling, len(rows.x)
+        n_warm_up, n_draws = (-(-n // settings.transitions_per_call) for n in (settings.n_warm_up, settings.n_draws))
+        segments: list[list[np.ndarray]] = []
+        for index in range(n_warm_up + n_draws):
+            if known is not None and 0 < index == n_warm_up:
+                known = self._learn(known, np.concatenate([z for z, *_ in segments[n_warm_up // 2 :]]), address)
+            state, segment = self._run_segment(state, target, spread, known, address)
+            segments.append([part.numpy() for part in segment])
+        z, acceptance, divergences, n_gradients = (np.concatenate(parts) for parts in zip(*segments, strict=True))
+        first = n_warm_up * settings.transitions_per_call
+        kept = slice(first, first + settings.n_draws)
+        z = z[kept].reshape(settings.n_draws, n_rows, settings.n_chains, -1).transpose(1, 2, 0, 3)
+        spent = settings.n_chains * int(n_gradients.sum()) + self._n_start_gradients()
+        return Draws(
+            z=np.ascontiguousarray(z),
+            acceptance=acceptance[kept].mean(axis=0, dtype=np.float64).astype(np.float32),
+            divergences=divergences[kept].sum(axis=0, dtype=np.int32),
+            step_size=np.exp(state.mean_log_step.numpy()),
+            n_gradients=np.full(n_rows, spent, np.int64),
+        )
+
+    def diagnostics(self, draws: Draws) -> dict[str, np.ndarray]:
+        """What the chains say of themselves, the worst over the coordinates of a row."""
+        return {
+            "ess_min": chain_diagnostics.bulk_ess(draws.z).min(axis=1),
+            "rhat_max": chain_diagnostics.rhat(draws.z).max(axis=1),
+        }
+
+    def score(self, rows: Rows, draws: Draws, seed: int) -> dict[str, np.ndarray]:
+        """The figures of every row, after as many tries as it took."""
+        scores = self._scored(rows, draws, seed)
+        for level in range(1, self._settings.escalations + 1):
+            again = np.flatnonzero(~scores["reliable"])
+            if not len(again):
+                break
+            engine = self._engine_at(level)
+            for index, first in enumerate(range(0, len(again), _SMALL_BLOCK)):
+                chosen = again[first : first + _SMALL_BLOCK]
+                padded = np.resize(chosen, _SMALL_BLOCK)
+                some = _chosen(rows, padded)
+                address = derive_seed(seed, "again", level, index)
+                found = engine._scored(some, engine.sample(some, address), address)
+                found["n_gradients"] += scores["n_gradients"][padded]
+                found["n_likelihoods"] += scores["n_likelihoods"][padded]
+                for name, values in found.items():
+                    scores[name][chosen] = values[: len(chosen)]
+        return scores
+
+    def _engine_at(self, level: int) -> "Engine":
+        if level not in self._larger:
+            self._larger[level] = Engine(self._model, replace(self._settings.larger(level), escalations=0))
+        return self._larger[level]
+
+    def _scored(self, rows: Rows, draws: Draws, seed: int) -> dict[str, np.ndarray]:
+        """One try."""
+        settings, target, n_rows = self._settings, _target(rows), len(rows.x)
+        half = draws.z.shape[2] // 2
+        fitting, held = draws.z[:, :, :half], draws.z[:, :, half:]
+        address = _address(derive_seed(seed, "proposal"))
+        flat = [np.ascontiguousarray(part).reshape(n_rows, -1, part.shape[3]) for part in (fitting, held)]
+        mixture, chain_ratios = self._fit(target, *(tf.constant(part) for part in flat), address)
+        n_each = self._draws_per_call(n_rows)
+        proposed = [
+            self._propose(target, mixture, tf.random.experimental.stateless_fold_in(address, index + 1)).numpy()
+            for index in range(-(-settings.proposal_draws // n_each))
+        ]
+        proposal_ratios = np.concatenate(proposed, axis=1)[:, : settings.proposal_draws]
+        n_effective = np.minimum(chain_diagnostics.bulk_ess(held).min(axis=1), held.shape[1] * held.shape[2])
+        found = bridge(chain_ratios.numpy().reshape(held.shape[:3]), proposal_ratios, n_effective)
+        own = self.diagnostics(draws)
+        verdict = _verdicts(found, own, settings.target_se)
+        return {
+            "log_density_scaled": found.log_z,
+            "mc_se": found.se,
+            "log_density_is": found.log_z_is,
+            "overlap": found.overlap,
+            **own,
+            "acceptance": draws.acceptance.astype(np.float64),
+            "divergences": draws.divergences.copy(),
+            "bridge_iterations": found.n_iterations,
+            "converged": found.is_converged,
+            "reliable": verdict == RELIABLE,
+            "verdict": verdict,
+            "n_gradients": draws.n_gradients.copy(),
+            "n_likelihoods": np.full(n_rows, proposal_ratios.shape[1] + flat[1].shape[1], np.int64),
+        }
+
+    # What follows is compiled.
+
+    def _begun(self, target: Target, seed: tf.Tensor) -> tuple[sampler.ChainState, tf.Tensor, Modes | None]:
+        """Chains at their starts, the metric of each row, and the modes."""
+        settings, d = self._settings, self._model.latent_dim
+        n_rows = target.x.shape[0]
+        seeds = tf.random.split(seed, 2)
+        noise = tf.random.stateless_normal([n_rows, settings.chains, d], seeds[0])
+        identity = tf.broadcast_to(tf.eye(d), [n_rows, d, d])
+        known = None
+        if self._is_paper_start and settings.metric == "identity":
+            z, spread = self._encoded(target)[:, None, :] + _START_SD * noise, identity
+        else:
+            uniform = tf.random.stateless_uniform([n_rows, self._bank.z.shape[0]], seeds[1], minval=1e-30)
+            encoded = self._encoded(target)
+            tried = modes.candidates(self._bank, target, encoded, self._n_candidates, uniform)
+            found = modes.find_modes(self._model.decoder, target, tf.concat([encoded[:, None], tried], axis=1))
+            spread = identity if settings.metric == "identity" else modes.best_spread(found)
+            if self._is_paper_start:
+                z = self._encoded(target)[:, None, :] + _START_SD * noise
+            else:
+                z, known = modes.spread_starts(found, noise), modes.with_room(found, settings.components)
+        first_step = settings.step_size or (0.1 if settings.metric == "identity" else 1.0) * d**-0.25
+        return sampler.start(self._model.decoder, target, z, tf.fill([n_rows], first_step)), spread, known
+
+    def _learned(self, known: Modes, z: tf.Tensor, seed: tf.Tensor) -> Modes:
+        """Jumps as well to where the chains have been in the warm-up. z (transitions, rows times chains, d)."""
+        n, _, d = z.shape
+        by_row = tf.transpose(tf.reshape(z, [n, -1, self._settings.chains, d]), [1, 2, 0, 3])
+        return modes.with_mixture(known, self._mixture(tf.reshape(by_row, [by_row.shape[0], -1, d]), seed))
+
+    def _mixture(self, z: tf.Tensor, seed: tf.Tensor) -> proposal.MixtureOfT:
+        settings = self._settings
+        return proposal.fit(
+            z, n_components=settings.components, n_steps=_N_EM_STEPS, regulariser=settings.regulariser,
+            absolute_regulariser=settings.absolute_regulariser, seed=seed,
+        )  # fmt: skip
+
+    def _encoded(self, target: Target) -> tf.Tensor:
+        """The encoder's point for each row; cells that are missing are what the likeliest latents make of them."""
+        if self._model.encoder is None:
+            return tf.zeros([target.x.shape[0], self._model.latent_dim])
+        x = target.x if target.observed is None else modes.filled(self._bank, target)
+        z = self._model.encoder(x, target.y).mean
+        # Far outside of the data the encoder may say anything; the prior ends before that.
+        return tf.where(tf.math.is_finite(z), tf.clip_by_value(z, -10.0, 10.0), tf.zeros_like(z))
+
+    def _fitted(
+        self, target: Target, fitting: tf.Tensor, held: tf.Tensor, seed: tf.Tensor
+    ) -> tuple[proposal.MixtureOfT, tf.Tensor]:
+        """The proposal of each row, and log pi - log q at the draws that it has not seen."""
+        mixture = self._mixture(fitting, seed)
+        return mixture, self._log_ratios(target, mixture, held)
+
+    def _proposed(self, target: Target, mixture: proposal.MixtureOfT, seed: tf.Tensor) -> tf.Tensor:
+        """log pi - log q at some draws of the proposal. (rows, draws)."""
+        n = self._draws_per_call(target.x.shape[0])
+        z = proposal.draw(mixture, n, seed, defensive_weight=self._settings.defensive_weight)
+        return self._log_ratios(target, mixture, z)
+
+    def _log_ratios(self, target: Target, mixture: proposal.MixtureOfT, z: tf.Tensor) -> tf.Tensor:
+        log_q = proposal.log_prob(mixture, z, defensive_weight=self._settings.defensive_weight)
+        n_rows, n, d = z.shape
+        log_pi = target.repeated(n).log_joint(self._model.decoder, tf.reshape(z, [-1, d]))
+        return tf.reshape(log_pi, [n_rows, n]) - log_q
+
+    def _draws_per_call(self, n_rows: int) -> int:
+        return min(self._settings.proposal_draws, max(1, _CALL_LATENTS // n_rows))
+
+    def _make_bank(self) -> modes.Bank:
+        model = self._model
+        rng = generator(0, "latent-bank", model.latent_dim)
+        z = rng.standard_normal((_BANK_SIZE, model.latent_dim)).astype(np.float32)
+        if model.known_latents is not None and len(model.known_latents):
+            known = np.resize(model.known_latents, (_BANK_SIZE // 2, model.latent_dim))
+            z[: len(known)] = known
+        return modes.bank_of(model.decoder, tf.constant(z), model.n_classes)
+
+    def _n_start_gradients(self) -> int:
+        """What the starts cost a row, in gradients: a climb is one, and a slope along every latent."""
+        if self._is_paper_start and self._settings.metric == "identity":
+            return self._settings.chains
+        return (1 + self._n_candidates) * N_CLIMBS * (1 + self._model.latent_dim) + self._settings.chains
+
+
+RELIABLE = "reliable"
+
+
+def _verdicts(found: Bridge, own: dict[str, np.ndarray], target_se: float) -> np.ndarray:
+    """In words, the first thing that is wrong with each row."""
+    gap = np.abs(found.log_z - found.log_z_is)
+    is_apart = gap > _MOST_DISAGREEMENT * np.hypot(found.se, found.se_is) + target_se
+    wrongs = [
+        (~(np.isfinite(found.log_z) & np.isfinite(found.se)), "not finite"),
+        (~found.is_converged, "bridge did not converge"),
+        ((own["rhat_max"] > MOST_RHAT) | (own["ess_min"] < LEAST_ESS), "chains disagree"),
+        (found.se > target_se, "error above target"),
+        (is_apart, "estimates disagree"),
+    ]
+    return np.select([wrong for wrong, _ in wrongs], [name for _, name in wrongs], RELIABLE).astype(object)
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return tf.function(function, jit_compile=True, autograph=False)
+
+
+def _target(rows: Rows) -> Target:
+    x = rows.x if rows.observed is None else np.where(rows.observed, rows.x, 0.0).astype(np.float32)
+    return Target(
+        tf.constant(x),
+        None if rows.observed is None else tf.constant(rows.observed),
+        None if rows.y is None else tf.constant(rows.y),
+    )
+
+
+def _address(seed: int) -> tf.Tensor:
+    return tf.constant([seed % 2**31, seed // 2**31 % 2**31], tf.int32)
+
+
+def _chosen(rows: Rows, index: np.ndarray) -> Rows:
+    observed, y = (None if part is None else part[index] for part in (rows.observed, rows.y))
+    return Rows(rows.x[index], observed, y)

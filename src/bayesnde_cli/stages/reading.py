@@ -1,0 +1,46 @@
+"""The user's files as stages read them: in what spelling, and under what name they are recorded."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bayesnde_cli.artifacts import manifest as manifests
+from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.data.readers import Source, TextFormat
+from bayesnde_cli.data.schema import Schema
+
+# A tab is hard to type in a shell.
+_DELIMITER_WORDS = {"\\t": "\t", "tab": "\t"}
+
+
+def text_format(settings: Mapping[str, Any]) -> TextFormat:
+    """How delimited text is spelled, by the settings of `prepare`: later files are read as the first one was."""
+    return TextFormat(
+        delimiter=_DELIMITER_WORDS.get(settings["delimiter"] or "", settings["delimiter"]),
+        quote=settings["quote"],
+        header={"auto": None, "yes": True, "no": False}[settings["header"]],
+        decimal=settings["decimal"],
+        encoding=settings["encoding"],
+        missing=tuple(settings["missing_token"]),
+    )
+
+
+def describe_sources(sources: Sequence[Source], data: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    """The user's files as a manifest records them."""
+    return {
+        f"data-{index}": manifests.describe_input(source.path, given=_given(given))
+        for index, (source, given) in enumerate(zip(sources, data, strict=True))
+    }
+
+
+def _given(path: Path) -> str:
+    """Where the user's file is, for the record and for `status`: absolute, - for stdin, odd bytes spelled out."""
+    text = "-" if str(path) == "-" else os.path.abspath(path)
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def read_schema(layout: RunLayout) -> Schema:
+    """The columns of a prepared run."""
+    return Schema.from_json(json.loads(layout.schema_file().read_bytes()))

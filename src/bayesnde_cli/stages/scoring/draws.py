@@ -1,0 +1,75 @@
+"""Draws on disk: a table of the draws of each block, and one of what is known of each row's chains."""
+
+import numpy as np
+import pyarrow as pa
+
+from bayesnde_cli.artifacts.blocks import publish_block, read_block
+from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.artifacts.plan import Plan
+from bayesnde_cli.artifacts.tables import Stamp, read_table, writing_table_once
+from bayesnde_cli.inference.block import Draws
+
+DIAGNOSTICS_SCHEMA, DIAGNOSTICS_VERSION = "diagnostics", 1
+# What the chains of a row tell, beside the draws themselves.
+_OF_CHAINS = ("acceptance", "divergences", "step_size", "n_gradients")
+
+
+def repeated(draws: Draws, n_real: int, n_rows: int) -> Draws:
+    """The draws of the first `n_real` rows, those of the last one repeated up to `n_rows`.
+
+    Draws that were read back then equal those just made, the rows that fill the block up included.
+    """
+    index = np.minimum(np.arange(n_rows), n_real - 1)
+    return Draws(*(array[index] for array in draws))
+
+
+class DrawStore:
+    """The draws of a data set, under the plan that they belong to."""
+
+    def __init__(self, layout: RunLayout, plan: Plan) -> None:
+        self._layout, self._plan = layout, plan
+        self._stamp = Stamp(DIAGNOSTICS_SCHEMA, DIAGNOSTICS_VERSION, plan.run_id, plan.plan_hash)
+
+    def has(self, block: int) -> bool:
+        return self._layout.block_file(self._plan.stage, self._plan.set_name, block).exists()
+
+    def read(self, block: int) -> Draws:
+        """The draws of a block."""
+        diagnostics = self.diagnostics(block)
+        table = read_block(self._layout, self._plan, block)
+        n_chains = int(table["chain"][-1].as_py()) + 1
+        n_draws = int(table["draw"][-1].as_py()) + 1
+        z = table["z"].combine_chunks().flatten().to_numpy().reshape(diagnostics.num_rows, n_chains, n_draws, -1)
+        return Draws(z, *(diagnostics[name].to_numpy() for name in _OF_CHAINS))
+
+    def diagnostics(self, block: int) -> pa.Table:
+        """A row for each row of the block."""
+        path = self._layout.diagnostics_file(self._plan.set_name, block)
+        stamp = self._stamp
+        return read_table(path, stamp.schema_name, schema_version=stamp.schema_version, run_id=stamp.run_id,
+                          plan_hash=stamp.plan_hash)  # fmt: skip
+
+    def write(self, block: int, row_ids: np.ndarray, draws: Draws, figures: dict[str, np.ndarray]) -> None:
+        """Put the draws of a block in place; all arrays may be longer than `row_ids`, by the rows that fill it up."""
+        n_rows = len(row_ids)
+        draws = Draws(*(array[:n_rows] for array in draws))
+        diagnostics = {"row_id": row_ids} | {name: getattr(draws, name) for name in _OF_CHAINS}
+        table = pa.table(diagnostics | {name: values[:n_rows] for name, values in figures.items()})
+        path = self._layout.diagnostics_file(self._plan.set_name, block)
+        # First the diagnostics: where there is a block, there are its diagnostics.
+        with writing_table_once(path, table.schema, self._stamp) as (writer, _):
+            writer.write(table)
+        publish_block(self._layout, self._plan, block, _draws_table(row_ids, draws.z))
+
+
+def _draws_table(row_ids: np.ndarray, z: np.ndarray) -> pa.Table:
+    n_rows, n_chains, n_draws, n_latent = z.shape
+    chain, draw = np.indices((n_chains, n_draws), np.int32).reshape(2, -1)
+    return pa.table(
+        {
+            "row_id": np.repeat(row_ids, n_chains * n_draws),
+            "chain": np.tile(chain, n_rows),
+            "draw": np.tile(draw, n_rows),
+            "z": pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(z).ravel()), n_latent),
+        }
+    )

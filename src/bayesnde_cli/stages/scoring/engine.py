@@ -1,0 +1,70 @@
+"""What a scoring stage needs of the numerical engine, and how it is opened."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.config import PosteriorConfig
+from bayesnde_cli.inference.block import Draws, Rows
+from bayesnde_cli.rng import derive_seed
+
+
+class Engine(Protocol):
+    """Draws and scores blocks of rows; equal arguments give equal bits."""
+
+    def sample(self, rows: Rows, seed: int) -> Draws: ...
+
+    def score(self, rows: Rows, draws: Draws, seed: int) -> dict[str, np.ndarray]: ...
+
+    def diagnostics(self, draws: Draws) -> dict[str, np.ndarray]: ...
+
+
+class Opened(NamedTuple):
+    """An engine, and what it computes on: `cpu, 2 threads`."""
+
+    engine: Engine
+    device: str
+
+
+EngineFactory = Callable[[RunLayout, PosteriorConfig], Opened]
+
+
+@dataclass
+class LazyEngine:
+    """An engine that is opened when the first block needs it: combining blocks does without TensorFlow."""
+
+    layout: RunLayout
+    config: PosteriorConfig
+    factory: EngineFactory
+
+    @cached_property
+    def _opened(self) -> Opened:
+        return self.factory(self.layout, self.config)
+
+    @property
+    def engine(self) -> Engine:
+        return self._opened.engine
+
+    @property
+    def device(self) -> str:
+        """What the blocks of this process were computed on."""
+        return self._opened.device if "_opened" in vars(self) else "none: all blocks were there"
+
+
+def open_engine(layout: RunLayout, config: PosteriorConfig, *, is_verbose: bool = False) -> Opened:
+    """The engine for the refined model of a run."""
+    from bayesnde_cli.model.backend import load_tensorflow
+
+    device = load_tensorflow(verbose=is_verbose, device=config.device, threads=config.threads).device
+    from bayesnde_cli.inference import engine
+    from bayesnde_cli.stages.scoring.fitted_model import read_model
+
+    assert config.seed is not None
+    model = read_model(layout, derive_seed(config.seed, "posterior", "known latents"))
+    names = [item.name for item in fields(engine.EngineSettings) if hasattr(config, item.name)]
+    settings = engine.EngineSettings(**{name: getattr(config, name) for name in names})
+    return Opened(engine.Engine(model, settings), device)

@@ -1,0 +1,38 @@
+"""The refined model of a run, as the engine takes it."""
+
+import numpy as np
+import tensorflow as tf
+
+from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.artifacts.tables import iter_batches
+from bayesnde_cli.inference.engine import FittedModel
+from bayesnde_cli.rng import bits_at
+from bayesnde_cli.stages.weights import read_networks
+from bayesnde_cli.training.joint_parameters import decoder_of, encoder_of
+
+# Latents of training rows that chains of other rows may start at.
+_N_KNOWN = 1024
+
+
+def read_model(layout: RunLayout, seed: int) -> FittedModel:
+    """The model; the latents that it knows are those of some training rows, chosen by their own random numbers."""
+    stored = read_networks(layout, "refine")
+    weights = {name: tf.constant(array) for name, array in stored.weights.items()}
+    return FittedModel(
+        decoder=decoder_of(stored.decoder, weights),
+        latent_dim=stored.decoder.n_in,
+        encoder=encoder_of(stored.encoder, weights),
+        n_classes=stored.decoder.n_classes,
+        known_latents=_known_latents(layout, seed, stored.decoder.n_in),
+    )
+
+
+def _known_latents(layout: RunLayout, seed: int, latent_dim: int) -> np.ndarray:
+    """Some latents of training rows, (n, d) float32; the file is read in batches."""
+    bits, z = np.empty(0, np.uint64), np.empty((0, latent_dim), np.float32)
+    for batch in iter_batches(layout.latents_file(), "latents", ["row_id", "z_mean"]):
+        bits = np.concatenate([bits, bits_at(seed, batch.column("row_id").to_numpy())])
+        z = np.concatenate([z, batch.column("z_mean").flatten().to_numpy().reshape(-1, latent_dim)])
+        chosen = np.argsort(bits, kind="stable")[:_N_KNOWN]
+        bits, z = bits[chosen], z[chosen]
+    return z

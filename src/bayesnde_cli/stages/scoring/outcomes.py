@@ -1,0 +1,81 @@
+"""What a scoring stage made: a sentence for people, a dictionary for machines."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from bayesnde_cli.stages.reporting import counted
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What `posterior` made."""
+
+    folder: str
+    set_name: str
+    is_up_to_date: bool
+    n_rows: int
+    n_chains: int
+    n_draws: int
+    divergences: int
+    rhat_max: float | None
+    ess_min: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        rhat = "R-hat not finite" if self.rhat_max is None else f"R-hat up to {self.rhat_max:.3f}"
+        text = (
+            f"{self.folder}: {counted(self.n_rows, 'row')}, {counted(self.n_chains, 'chain')} of "
+            f"{counted(self.n_draws, 'draw')} each, {rhat}, {counted(self.divergences, 'divergence')}"
+        )
+        return f"{text} (up to date)" if self.is_up_to_date else text
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What `density` made. `columns` are those that the user wants to see."""
+
+    file: str
+    set_name: str
+    is_up_to_date: bool
+    n_rows: int
+    n_reliable: int
+    mean_log_density: float | None
+    verdicts: Mapping[str, int]
+    columns: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name != "columns"}
+
+    def __str__(self) -> str:
+        mean = "not finite" if self.mean_log_density is None else f"{self.mean_log_density:.4f}"
+        text = (
+            f"{self.file}: {counted(self.n_rows, 'row')}, mean log-density {mean} (units of the file), "
+            f"{self.n_reliable:,} reliable"
+        )
+        return f"{text} (up to date)" if self.is_up_to_date else text
+
+
+@dataclass(frozen=True)
+class ShardDone:
+    """What a shard of a scoring stage leaves: its blocks are there."""
+
+    folder: str
+    set_name: str
+    shard: str
+    n_shard_blocks: int
+    blocks_done: int
+    n_blocks: int
+    next_command: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.folder}: shard {self.shard} done, {counted(self.n_shard_blocks, 'block')}; "
+            f"{self.blocks_done:,} of {counted(self.n_blocks, 'block')} there"
+        )
+        return text if self.blocks_done < self.n_blocks else f"{text}, combine with `{self.next_command}`"

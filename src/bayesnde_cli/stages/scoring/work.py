@@ -1,0 +1,131 @@
+"""What the two scoring stages do with a block, and what all blocks of one make together."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+import pyarrow as pa
+
+from bayesnde_cli.artifacts.blocks import iter_blocks, publish_block
+from bayesnde_cli.artifacts.plan import Plan
+from bayesnde_cli.inference.block import Draws
+from bayesnde_cli.rng import derive_seed
+from bayesnde_cli.stages.scoring.density_table import DENSITY_SCHEMA, DENSITY_VERSION, density_columns, density_table
+from bayesnde_cli.stages.scoring.draws import DIAGNOSTICS_SCHEMA, DIAGNOSTICS_VERSION, DrawStore, repeated
+from bayesnde_cli.stages.scoring.engine import LazyEngine
+from bayesnde_cli.stages.scoring.job import Job
+from bayesnde_cli.stages.scoring.rows import BlockRows, SetRows
+from bayesnde_cli.stages.scoring.summaries import ChainSummary, DensitySummary
+
+
+@dataclass
+class Work(ABC):
+    """The blocks of one stage and data set."""
+
+    job: Job
+    plan: Plan
+    rows: SetRows
+    opened: LazyEngine
+    schema_name: ClassVar[str]  # of the table of all blocks
+    schema_version: ClassVar[int]
+
+    @property
+    def device(self) -> str:
+        return self.opened.device
+
+    def seed(self, block: int) -> int:
+        """The seed of a block: its address."""
+        return derive_seed(self.plan.seed, self.plan.stage, self.plan.set_name, block)
+
+    @property
+    @abstractmethod
+    def file(self) -> Path:
+        """Where the table of all blocks goes."""
+
+    @abstractmethod
+    def compute(self, block: int) -> None:
+        """Make and publish a block."""
+
+    @abstractmethod
+    def tables(self) -> Iterator[pa.Table]:
+        """The table of each block, in order, once all are there."""
+
+    @abstractmethod
+    def summary(self) -> ChainSummary | DensitySummary:
+        """Gathers what the manifest tells of all rows."""
+
+
+@dataclass
+class PosteriorWork(Work):
+    """Draws from the latent posterior of every row."""
+
+    schema_name = DIAGNOSTICS_SCHEMA
+    schema_version = DIAGNOSTICS_VERSION
+
+    @cached_property
+    def store(self) -> DrawStore:
+        return DrawStore(self.job.layout, self.plan)
+
+    @property
+    def file(self) -> Path:
+        return self.job.layout.diagnostics_file(self.job.set_name)
+
+    def compute(self, block: int) -> None:
+        rows = self.rows.block(*self.plan.rows(block))
+        self.keep(block, rows, self.draws(block, rows))
+
+    def draws(self, block: int, rows: BlockRows) -> Draws:
+        """The draws of a block, made now."""
+        return self.opened.engine.sample(rows.padded(self.plan.block_rows), self.seed(block))
+
+    def keep(self, block: int, rows: BlockRows, draws: Draws) -> None:
+        """Publish the draws of a block."""
+        self.store.write(block, rows.row_ids, draws, self.opened.engine.diagnostics(draws))
+
+    def tables(self) -> Iterator[pa.Table]:
+        return (self.store.diagnostics(block) for block in range(self.plan.n_blocks))
+
+    def summary(self) -> ChainSummary:
+        return ChainSummary()
+
+
+@dataclass
+class DensityWork(Work):
+    """The log-density of every row, from draws that are there or are made."""
+
+    posterior: PosteriorWork
+    is_reading_draws: bool  # those on disk belong to the same settings
+    is_keeping_draws: bool
+    schema_name = DENSITY_SCHEMA
+    schema_version = DENSITY_VERSION
+
+    @property
+    def file(self) -> Path:
+        return self.job.layout.density_file(self.job.set_name)
+
+    @cached_property
+    def columns(self) -> pa.Schema:
+        return density_columns(self.rows.label_fields)
+
+    def compute(self, block: int) -> None:
+        rows = self.rows.block(*self.plan.rows(block))
+        draws = repeated(self._draws(block, rows), len(rows.row_ids), self.plan.block_rows)
+        figures = self.opened.engine.score(rows.padded(self.plan.block_rows), draws, self.seed(block))
+        publish_block(self.job.layout, self.plan, block, density_table(rows, figures, self.columns))
+
+    def _draws(self, block: int, rows: BlockRows) -> Draws:
+        if self.is_reading_draws and self.posterior.store.has(block):
+            return self.posterior.store.read(block)
+        draws = self.posterior.draws(block, rows)
+        if self.is_keeping_draws:
+            self.posterior.keep(block, rows, draws)
+        return draws
+
+    def tables(self) -> Iterator[pa.Table]:
+        return iter_blocks(self.job.layout, self.plan)
+
+    def summary(self) -> DensitySummary:
+        return DensitySummary()

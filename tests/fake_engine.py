@@ -1,0 +1,138 @@
+"""A stand-in for the numerical engine, and `bayesnde` with it: a fast function of a block's rows, draws and seed.
+
+Run as `python fake_engine.py '{"dies_at": 3}' density --run r …`: the command line in a process of its own, which may
+be told to die in the middle of a block, to be slow, or to go through the blocks in another order.
+"""
+
+import json
+import os
+import random
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bayesnde_cli.artifacts import manifest as manifests
+from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.config import PosteriorConfig
+from bayesnde_cli.inference.block import Draws, Rows
+from bayesnde_cli.stages.scoring.engine import Opened
+
+N_LATENT = 3
+
+
+@dataclass
+class FakeEngine:
+    """Draws and figures that depend on every bit of what the engine is given."""
+
+    config: PosteriorConfig
+    dies_at: int | None = None  # in the n-th block of this process
+    seconds: float = 0.0  # for each block
+    n_sampled: int = 0
+    n_scored: int = 0
+
+    def sample(self, rows: Rows, seed: int) -> Draws:
+        self.n_sampled += 1
+        n_rows = len(rows.x)
+        rng = np.random.Generator(np.random.Philox(seed))
+        shape = (n_rows, self.config.chains, self.config.draws, N_LATENT)
+        z = rng.normal(size=shape) + _digest(rows)[:, None, None, None]
+        gradients = np.full(n_rows, self.config.draws * self.config.leapfrogs, np.int64)
+        return Draws(z.astype(np.float32), rng.uniform(size=n_rows).astype(np.float32),
+                     rng.integers(0, 3, n_rows).astype(np.int32), rng.uniform(size=n_rows).astype(np.float32),
+                     gradients)  # fmt: skip
+
+    def diagnostics(self, draws: Draws) -> dict[str, np.ndarray]:
+        spread = draws.z.std(axis=(1, 2)).max(axis=1).astype(np.float64)
+        return {"ess_min": 10.0 * spread, "rhat_max": 1.0 + 0.01 * spread}
+
+    def score(self, rows: Rows, draws: Draws, seed: int) -> dict[str, np.ndarray]:
+        self.n_scored += 1
+        time.sleep(self.seconds)
+        if self.n_scored == self.dies_at:
+            os._exit(9)
+        rng = np.random.Generator(np.random.Philox(seed))
+        n_rows = len(rows.x)
+        log_density = _digest(rows) + draws.z.astype(np.float64).mean(axis=(1, 2, 3))
+        # All rows of the block, those that fill it up included: a block must always be filled up in the same way.
+        log_density = log_density + 1e-3 * log_density.sum() + 1e-3 * draws.z.sum(dtype=np.float64)
+        reliable = rng.uniform(size=n_rows) > 0.2
+        verdict = np.where(reliable, "reliable", "wide error")
+        return self.diagnostics(draws) | {
+            "log_density_scaled": log_density,
+            "mc_se": rng.uniform(size=n_rows),
+            "log_density_is": log_density + 0.25,
+            "overlap": rng.uniform(size=n_rows),
+            "acceptance": draws.acceptance.astype(np.float64),
+            "divergences": draws.divergences,
+            "bridge_iterations": rng.integers(1, 9, n_rows).astype(np.int32),
+            "converged": reliable,
+            "reliable": reliable,
+            "verdict": verdict,
+            "n_gradients": 2 * draws.n_gradients,
+            "n_likelihoods": np.full(n_rows, 7, np.int64),
+        }
+
+
+def _digest(rows: Rows) -> np.ndarray:
+    """A number for each row, (rows,) float64, that no missing cell plays a part in."""
+    cells = np.where(True if rows.observed is None else rows.observed, rows.x, 0.0).astype(np.float64)
+    weights = 1.0 + np.arange(cells.shape[1])
+    return -((cells**2) @ weights) - (0.0 if rows.y is None else rows.y @ np.arange(rows.y.shape[1]))
+
+
+def pretend_refined(run: Path, weights: bytes = b"weights") -> None:
+    """Give a prepared run something that looks like the outputs of `warmstart` and `refine`."""
+    layout = RunLayout(run)
+    prepared = manifests.read(layout.manifest_file("prepare"))
+    inputs = {"prepare/train.parquet": {**prepared.outputs["train.parquet"], "path": "prepare/train.parquet"}}
+    folder = layout.stage_dir("refine")
+    layout.weights_dir("refine").mkdir(parents=True, exist_ok=True)
+    outputs = [layout.weights_dir("refine") / "model.npz", layout.latents_file()]
+    for path in outputs:
+        path.write_bytes(weights)
+    manifests.write(
+        layout.manifest_file("refine"),
+        manifests.Manifest(
+            stage="refine", set_name=None, run_id=prepared.run_id, identity={"weights": weights.decode()}, config={},
+            seed=0, inputs=inputs, outputs=manifests.describe_outputs(folder, outputs), device="cpu", started="",
+        ),
+    )  # fmt: skip
+
+
+def install(**options: Any) -> list[FakeEngine]:
+    """Have the scoring stages open fake engines; those that are opened, in a list that grows."""
+    from bayesnde_cli.stages import scoring
+
+    opened: list[FakeEngine] = []
+
+    def factory(layout: RunLayout, config: PosteriorConfig, *, is_verbose: bool = False) -> Opened:
+        opened.append(FakeEngine(config, **options))
+        return Opened(opened[-1], "fake")
+
+    scoring.open_engine = factory  # type: ignore[assignment]
+    return opened
+
+
+def main() -> int:
+    from bayesnde_cli.cli.main import run
+    from bayesnde_cli.stages import scoring
+
+    options = json.loads(sys.argv[1])
+    order = options.pop("order", None)
+    if order is not None:
+        share = scoring.share
+
+        def shuffled(layout: Any, plan: Any, blocks: Any, *rest: Any) -> None:
+            share(layout, plan, random.Random(order).sample(list(blocks), len(blocks)), *rest)
+
+        scoring.share = shuffled
+    install(**options)
+    return run(sys.argv[2:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -374,6 +374,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=64, help="test rows of --run")
     options = parser.parse_args(argv)
     tf, device = load_tensorflow(threads=options.threads)
+    tf.get_logger().setLevel("ERROR")  # every engine traces its own programs, which TensorFlow takes for a mistake
     print(f"TensorFlow {tf.__version__}, {device}; blocks of {options.block_rows} rows, width {options.width}")
     cases = []
     if options.only:

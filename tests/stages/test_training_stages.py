@@ -16,8 +16,8 @@ import pytest
 from bayesnde_cli.artifacts.arrays import read_arrays
 
 # Small networks and few epochs: the way there is tested, not the fit.
-SMALL = ["--width", "16", "--depth", "2", "--epochs", "12", "--checks", "4", "--validation-draws", "16",
-         "--generated-rows", "200"]  # fmt: skip
+SMALL = ["--width", "16", "--depth", "2", "--column-steps", "40", "--epochs", "12", "--checks", "4",
+         "--validation-draws", "16", "--generated-rows", "200"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +61,12 @@ def test_both_stages_leave_weights_history_selection_and_latents(bayesnde: Calla
     assert refined.code == 0, refined.err
     assert refined.out.startswith(f"{run}/refine: epoch ")
     history = pq.read_table(run / "warmstart/history.parquet").to_pylist()
-    assert [row["epoch"] for row in history] == list(range(1, 13))
+    assert [row["phase"] for row in history] == ["columns"] + ["elbo"] * 12
+    assert [row["epoch"] for row in history] == [None, *range(1, 13)]
     assert {"phase", "step", "loss", "negative_log_likelihood", "kl"} <= history[0].keys()
     assert np.isfinite([row["loss"] for row in history]).all()
     selection = pq.read_table(run / "warmstart/selection.parquet").to_pylist()
-    assert [row["epoch"] for row in selection] == [3, 6, 9, 12]
+    assert [row["epoch"] for row in selection] == [None, 3, 6, 9, 12]
     chosen = [row for row in selection if row["is_chosen"]]
     assert [row["epoch"] for row in chosen] == [result["epoch"]]
     recorded = json.loads((run / "warmstart/manifest.json").read_text())["result"]["chosen"]
@@ -224,7 +225,7 @@ def test_other_settings_are_listed_and_a_loss_that_is_not_finite_is_four(bayesnd
     before = _outputs(run, "warmstart")
     failed = bayesnde("warmstart", "--run", run, *SMALL, "--learning-rate", "1e30", "--restart")
     assert failed.code == 4
-    assert "error: a loss is not finite in elbo, step " in failed.err
+    assert "error: a loss is not finite in columns, step " in failed.err
     assert _outputs(run, "warmstart") == before
 
 
@@ -249,7 +250,7 @@ def test_tensorflow_s_messages_are_kept_for_vv(run: Path) -> None:
     quiet = subprocess.run(command, env=environ, capture_output=True, text=True)
     assert quiet.returncode == 0
     # On a slow machine there may be a line of progress, too.
-    assert {line.split()[0] for line in quiet.stderr.splitlines()} <= {"elbo,", "warmstart:"}
+    assert {line.split()[0] for line in quiet.stderr.splitlines()} <= {"columns,", "elbo,", "warmstart:"}
     before = _outputs(run, "warmstart")
     loud = subprocess.run([*command, "--restart", "-vv"], env=environ, capture_output=True, text=True)
     assert loud.returncode == 0

@@ -18,6 +18,7 @@ from bayesnde_cli.inference.bridge import Bridge, bridge
 from bayesnde_cli.inference.modes import Modes
 from bayesnde_cli.inference.sampler import SamplerSettings
 from bayesnde_cli.inference.target import Target
+from bayesnde_cli.model import random_numbers
 from bayesnde_cli.model.encoder import Encoder
 from bayesnde_cli.model.latent_mode import N_CLIMBS
 from bayesnde_cli.model.likelihood import DecoderLike
@@ -29,8 +30,9 @@ _BANK_SIZE = 2048
 _START_SD = 0.01
 # Steps of EM.
 _N_EM_STEPS = 25
-# Latents in one call of the decoder, about.
+# Latents in one call of the proposal, about, and in one pass of the decoder.
 _CALL_LATENTS = 16384
+_SLICE_LATENTS = 2048
 # What a row may take on each further try, as multiples of the first: warm-up, draws, proposal draws. The last is the
 # paper's budget, from the defaults.
 _LARGER = ((2, 2, 3), (8, 4, 10))
@@ -207,13 +209,13 @@ class Engine:
         settings, d = self._settings, self._model.latent_dim
         n_rows = target.x.shape[0]
         seeds = tf.random.split(seed, 2)
-        noise = tf.random.stateless_normal([n_rows, settings.chains, d], seeds[0])
+        noise = random_numbers.normal([n_rows, settings.chains, d], seeds[0])
         identity = tf.broadcast_to(tf.eye(d), [n_rows, d, d])
         known = None
         if self._is_paper_start and settings.metric == "identity":
             z, spread = self._encoded(target)[:, None, :] + _START_SD * noise, identity
         else:
-            uniform = tf.random.stateless_uniform([n_rows, self._bank.z.shape[0]], seeds[1], minval=1e-30)
+            uniform = random_numbers.uniform([n_rows, self._bank.z.shape[0]], seeds[1], minval=1e-30)
             encoded = self._encoded(target)
             tried = modes.candidates(self._bank, target, encoded, self._n_candidates, uniform)
             found = modes.find_modes(self._model.decoder, target, tf.concat([encoded[:, None], tried], axis=1))
@@ -263,8 +265,18 @@ class Engine:
     def _log_ratios(self, target: Target, mixture: proposal.MixtureOfT, z: tf.Tensor) -> tf.Tensor:
         log_q = proposal.log_prob(mixture, z, defensive_weight=self._settings.defensive_weight)
         n_rows, n, d = z.shape
-        log_pi = target.repeated(n).log_joint(self._model.decoder, tf.reshape(z, [-1, d]))
-        return tf.reshape(log_pi, [n_rows, n]) - log_q
+        # A slice of the draws at a time: activations that stay in the cache are computed a third faster.
+        n_each = max(
+            size for size in range(1, n + 1) if n % size == 0 and (size == 1 or size * n_rows <= _SLICE_LATENTS)
+        )
+        each = target.repeated(n_each)
+
+        def log_pi(some: tf.Tensor) -> tf.Tensor:  # (rows, n_each, d)
+            return tf.reshape(each.log_joint(self._model.decoder, tf.reshape(some, [-1, d])), [n_rows, n_each])
+
+        slices = tf.transpose(tf.reshape(z, [n_rows, n // n_each, n_each, d]), [1, 0, 2, 3])
+        found = tf.map_fn(log_pi, slices, fn_output_signature=tf.float64)  # (slices, rows, n_each)
+        return tf.reshape(tf.transpose(found, [1, 0, 2]), [n_rows, n]) - log_q
 
     def _draws_per_call(self, n_rows: int) -> int:
         return min(self._settings.proposal_draws, max(1, _CALL_LATENTS // n_rows))

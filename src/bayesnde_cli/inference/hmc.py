@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from bayesnde_cli.model import random_numbers
+
 # (rows, d) -> (rows,): each value depends on its own row alone. float64 values make float64 energies.
 LogDensity = Callable[[tf.Tensor], tf.Tensor]
 
@@ -123,5 +125,5 @@ def adapted(log_step: tf.Tensor, acceptance: tf.Tensor, target: float, rate: tf.
 def _noise(z: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """A standard normal number for each coordinate and a uniform one for each row. (rows, d), (rows,)."""
     # One call for both, as every call for random numbers takes XLA a third of a second to compile.
-    noise = tf.random.stateless_normal([z.shape[0], z.shape[1] + 1], seed, dtype=z.dtype)
+    noise = random_numbers.normal([z.shape[0], z.shape[1] + 1], seed, dtype=z.dtype)
     return noise[:, :-1], 0.5 * tf.math.erfc(math.sqrt(0.5) * noise[:, -1])

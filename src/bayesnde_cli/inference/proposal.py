@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from bayesnde_cli.model import random_numbers
 from bayesnde_cli.model.latent_mode import triangular_factor
 from bayesnde_cli.model.likelihood import log_prior
 
-# XLA's default takes a hundred times as long on a CPU. Outside XLA there is no such generator.
-_GENERATOR = "threefry"
 # A draw beyond this is none: under the prior N(0, I) no posterior reaches there. NaN and infinity are none either.
 _FARTHEST = 1e6
 # Of a coordinate that does not vary, as in chains that never moved: an s.d. of 1e-5, forty steps of float32 at |z| = 3.
@@ -124,7 +123,7 @@ def draw(
     """
     n_rows, n_components, d = proposal.means.shape
     # One call for all, as every call for random numbers takes XLA a third of a second to compile.
-    numbers = tf.random.stateless_normal([n_rows, n, d + freedom + 1], seed, alg=_GENERATOR)
+    numbers = random_numbers.normal([n_rows, n, d + freedom + 1], seed)
     noise, roots = tf.cast(numbers[:, :, :d], tf.float64), tf.cast(numbers[:, :, d:-1], tf.float64)
     chi_square = tf.reduce_sum(tf.square(roots), axis=2)  # (rows, n)
     scaled = noise * tf.sqrt(freedom / chi_square)[:, :, None]
@@ -199,7 +198,7 @@ def _first_shares(draws: _Draws, n_components: int, seed: tf.Tensor) -> tf.Tenso
     the noise of every other direction as wide as the distance between them.
     """
     n_rows, d, n = draws.places.shape
-    uniform = tf.random.stateless_uniform([n_components, n_rows, n], seed, minval=1e-30, alg=_GENERATOR)
+    uniform = random_numbers.uniform([n_components, n_rows, n], seed, minval=1e-30)
     gumbel = -tf.math.log(-tf.math.log(uniform))
 
     def choose(k: tf.Tensor, nearest: tf.Tensor, means: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

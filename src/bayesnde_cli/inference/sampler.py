@@ -15,6 +15,7 @@ import tensorflow as tf
 from bayesnde_cli.inference import hmc, modes
 from bayesnde_cli.inference.modes import Modes
 from bayesnde_cli.inference.target import Target
+from bayesnde_cli.model import random_numbers
 from bayesnde_cli.model.likelihood import DecoderLike
 
 # A trajectory that loses so much energy has left the dynamics it was to follow.
@@ -97,7 +98,7 @@ def segment_runner(decoder: DecoderLike, settings: SamplerSettings) -> SegmentRu
             address = tf.random.experimental.stateless_fold_in(seed, state.index)
             # One call for all of a transition's noise: each takes XLA a while to compile.
             n_noise = 2 * d + modes.N_FREEDOM_NOISE + 5
-            noise = tf.random.stateless_normal([n_rows * n_chains, n_noise], address)
+            noise = random_numbers.normal([n_rows * n_chains, n_noise], address)
             momentum, jump, freedom, rest = tf.split(noise, [d, d, modes.N_FREEDOM_NOISE, 5], axis=1)
             uniform = 0.5 * tf.math.erfc(math.sqrt(0.5) * rest)  # (rows times chains, 5)
             is_warm_up = state.index < n_adapting

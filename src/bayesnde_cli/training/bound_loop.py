@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from bayesnde_cli.model import random_numbers
 from bayesnde_cli.model.decoder import Decoder
 from bayesnde_cli.model.encoder import Encoder
 from bayesnde_cli.model.likelihood import log_likelihood
@@ -82,7 +83,7 @@ def round_runner(decoder: NetworkSpec, encoder: NetworkSpec, settings: BoundSett
         decay = 1.0 - 1.0 / max(1.0, settings.average_epochs * steps_per_epoch)
         epoch, part = state.round // settings.rounds_per_epoch, state.round % settings.rounds_per_epoch
         address = tf.stack([seed, epoch])
-        order = tf.argsort(tf.random.stateless_uniform([n_rows], address))[: steps_per_epoch * batch]
+        order = tf.argsort(random_numbers.uniform([n_rows], address))[: steps_per_epoch * batch]
         batches = tf.reshape(order, [steps_per_epoch, batch])
         kl_weight = tf.minimum(1.0, tf.cast(epoch + 1, tf.float32) / float(max(settings.kl_warm_up_epochs, 1)))
 
@@ -91,7 +92,7 @@ def round_runner(decoder: NetworkSpec, encoder: NetworkSpec, settings: BoundSett
             # Not a slice: XLA would take its place for a constant, and compile every round anew.
             rows = tf.gather(batches, index_in_epoch)
             noise_seed = tf.random.experimental.stateless_fold_in(address, index_in_epoch + 1)
-            noise = tf.random.stateless_normal([batch, settings.n_draws, encoder.n_out], noise_seed)
+            noise = random_numbers.normal([batch, settings.n_draws, encoder.n_out], noise_seed)
             with tf.GradientTape() as tape:
                 tape.watch(parameters)
                 model, proposer = decoder_of(decoder, parameters), encoder_of(encoder, parameters)

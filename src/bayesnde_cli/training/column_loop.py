@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 from scipy.special import ndtri
 
+from bayesnde_cli.model import random_numbers
 from bayesnde_cli.model.likelihood import log_likelihood
 from bayesnde_cli.model.networks import NetworkSpec
 from bayesnde_cli.model.parameters import Parameters, global_norm
@@ -152,14 +153,14 @@ def _drawn(
     """Rows whose cells come from anywhere in their columns, of one class each, their classes, and their latents."""
     n_rows, n_columns = cells.x.shape
     seeds = tf.random.split(seed, 3)
-    row = tf.random.stateless_uniform([settings.batch_rows], seeds[0], maxval=n_rows, dtype=tf.int32)
+    row = random_numbers.uniform([settings.batch_rows], seeds[0], maxval=n_rows, dtype=tf.int32)
     row_class = tf.gather(cells.row_class, row)
-    share = tf.random.stateless_uniform([settings.batch_rows, n_columns], seeds[1])
+    share = random_numbers.uniform([settings.batch_rows, n_columns], seeds[1])
     first, n = tf.gather(cells.first_row, row_class)[:, None], tf.gather(cells.n_rows, row_class)[:, None]
     offset = tf.minimum(tf.cast(share * tf.cast(n, tf.float32), tf.int32), n - 1)
     place = (first + offset) * n_columns + tf.range(n_columns)[None, :]
     x = tf.gather(tf.reshape(cells.x, [-1]), place)
     scores = tf.gather(tf.reshape(cells.scores, [-1]), place)
-    noise = tf.random.stateless_normal([settings.batch_rows, n_columns], seeds[2])
+    noise = random_numbers.normal([settings.batch_rows, n_columns], seeds[2])
     z = (1.0 - settings.blur**2) ** 0.5 * scores + settings.blur * noise
     return x, tf.one_hot(row_class, n_classes) if n_classes else None, z

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bayesnde_cli.model import discriminator
+from bayesnde_cli.model import discriminator, random_numbers
 from bayesnde_cli.model.decoder import Decoder
 from bayesnde_cli.model.discriminator import DiscriminatorSpec
 from bayesnde_cli.model.encoder import Encoder
@@ -216,7 +216,7 @@ def row_batches(n_rows: int, batch_rows: int, *, n_batches: int, seed: tf.Tensor
     batch = min(batch_rows, n_rows)
     n_whole = n_rows // batch
     n_shuffles = -(-n_batches // n_whole)
-    order = tf.argsort(tf.random.stateless_uniform([n_shuffles, n_rows], seed), axis=1)
+    order = tf.argsort(random_numbers.uniform([n_shuffles, n_rows], seed), axis=1)
     return tf.reshape(order[:, : n_whole * batch], [n_shuffles * n_whole, batch])
 
 
@@ -237,7 +237,7 @@ class _Batch:
     def noise(self) -> list[tf.Tensor]:
         """N(0, I) for the prior, for G(z) and for G(E(x)): one draw, as each would be a generator to compile."""
         d, p = self.decoder.spec.n_in, self.decoder.spec.n_out
-        return tf.split(tf.random.stateless_normal([self.x.shape[0], d + 2 * p], self.seed), [d, p, p], axis=1)
+        return tf.split(random_numbers.normal([self.x.shape[0], d + 2 * p], self.seed), [d, p, p], axis=1)
 
     @cached_property
     def z(self) -> tf.Tensor:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
+from bayesnde_cli.model import random_numbers
 from bayesnde_cli.model.decoder import Decoder
 from bayesnde_cli.model.likelihood import log_joint, log_likelihood
 from bayesnde_cli.model.networks import NetworkSpec
@@ -162,7 +163,7 @@ def round_runner(decoder: NetworkSpec, settings: LatentSettings, transition: Tra
         epoch, part = state.round // settings.rounds_per_epoch, state.round % settings.rounds_per_epoch
         step_seeds = _seeds(tf.stack([seed, state.round]), n_steps, settings)
         # One shuffle for all rounds of an epoch, at an address that no round has.
-        order = tf.argsort(tf.random.stateless_uniform([n_rows], tf.stack([tf.bitwise.invert(seed), epoch])))
+        order = tf.argsort(random_numbers.uniform([n_rows], tf.stack([tf.bitwise.invert(seed), epoch])))
         order = tf.roll(order, -part * n_steps * batch, axis=0)
         visited, waiting = tf.split(order, [n_steps * batch, n_rows - n_steps * batch])
         batches = _in_batches((x, y, _rows_of(state)), visited, batch)
@@ -282,8 +283,11 @@ def _posterior_update(settings: LatentSettings, transition: Transition) -> _Late
     """Some transitions of the chains, each followed by a Robbins-Monro step of log step sizes to their target."""
 
     def update(rows: _Rows, log_density: LogDensity, seeds: tf.Tensor) -> tuple[_Rows, Losses]:
-        jitter = tf.random.stateless_uniform(
-            [settings.n_transitions, *rows.log_step.shape], seeds[0], 1.0 - _STEP_JITTER, 1.0 + _STEP_JITTER
+        jitter = random_numbers.uniform(
+            [settings.n_transitions, *rows.log_step.shape],
+            seeds[0],
+            minval=1.0 - _STEP_JITTER,
+            maxval=1.0 + _STEP_JITTER,
         )
         rate = tf.maximum(tf.math.rsqrt(1.0 + tf.cast(rows.visits, tf.float32)), _LEAST_RATE)
 
@@ -315,7 +319,7 @@ def _generator_terms(
 ) -> Losses:
     """The loss of the generator and its terms; generated rows are draws of x, not means."""
     (n_rows, d), p = z.shape, x.shape[1]
-    noise = tf.random.stateless_normal([n_rows, d + 2 * p], seed)
+    noise = random_numbers.normal([n_rows, d + 2 * p], seed)
     prior, fresh_noise, rebuilt_noise = tf.split(noise, [d, p, p], axis=1)
     mean, variance = model(z, y)
     terms = {"negative_log_likelihood": -tf.reduce_mean(log_likelihood(x, mean, variance))}

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from bayesnde_cli.model import random_numbers
 from bayesnde_cli.model.encoder import Proposal
 from bayesnde_cli.model.latent_mode import Mode, find_mode
 from bayesnde_cli.model.likelihood import DecoderLike, log_joint, log_prior
@@ -36,7 +37,7 @@ def log_marginal(
     mode = find_mode(decoder, x, y, proposal.mean)
     wide = Proposal(proposal.mean[:, None, :], _WIDENING * proposal.sd[:, None, :])
     counts = _counts(n_draws)
-    noise = tf.random.stateless_normal([x.shape[0], n_draws, mode.z.shape[1]], seed)
+    noise = random_numbers.normal([x.shape[0], n_draws, mode.z.shape[1]], seed)
     around_mode, from_proposal, from_prior = tf.split(noise, counts, axis=1)
     chi_seed = tf.random.experimental.stateless_fold_in(seed, 1)
     z = tf.concat([_draw_t(mode, around_mode, chi_seed), wide.draw(from_proposal), from_prior], axis=1)
@@ -83,7 +84,7 @@ def _counts(n_draws: int) -> list[int]:
 
 def _draw_t(mode: Mode, noise: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Draws of the multivariate t of location z and precision L L'. noise ~ N(0, I), (rows, draws, d)."""
-    uniform = tf.random.stateless_uniform([*noise.shape[:2], _FREEDOM // 2], seed, minval=1e-30)
+    uniform = random_numbers.uniform([*noise.shape[:2], _FREEDOM // 2], seed, minval=1e-30)
     chi_square = -2.0 * tf.reduce_sum(tf.math.log(uniform), axis=2)  # (rows, draws)
     scaled = noise * tf.sqrt(_FREEDOM / chi_square)[:, :, None]
     return mode.z[:, None, :] + tf.matmul(scaled, mode.inverse)  # covariance L'^-1 L^-1, the inverse of P

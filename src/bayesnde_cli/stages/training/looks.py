@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from bayesnde_cli.config import TrainingConfig
+from bayesnde_cli.model import random_numbers
 from bayesnde_cli.model.likelihood import log_likelihood
 from bayesnde_cli.model.parameters import Parameters
 from bayesnde_cli.rng import derive_seed
@@ -64,9 +65,9 @@ class Judge:
         """Rows of the model: x = mean(z) + sd(z) * noise, z from the prior."""
         spec = self._networks.decoder
         seeds = tf.random.split(tf.stack([self._seed, -2]), 2)
-        z = tf.random.stateless_normal([self._n_generated, spec.n_in], seeds[0])
+        z = random_numbers.normal([self._n_generated, spec.n_in], seeds[0])
         mean, variance = decoder_of(spec, weights)(z, y)
-        return mean + tf.sqrt(variance) * tf.random.stateless_normal(mean.shape, seeds[1])
+        return mean + tf.sqrt(variance) * random_numbers.normal(mean.shape, seeds[1])
 
 
 def _labels_like(y: np.ndarray | None, n: int) -> np.ndarray | None:

@@ -1,0 +1,126 @@
+"""Bridge sampling against integrals that are known."""
+
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal, norm
+
+from bayesnde_cli.inference.bridge import bridge
+
+N_ROWS, N_CHAINS, N_DRAWS, N_PROPOSED = 400, 4, 100, 1000
+
+
+def _ratios(z: np.ndarray, shift: float, scale: float, log_z: float) -> np.ndarray:
+    """log pi - log q, with pi = Z N(0, 1) and q = N(shift, scale^2)."""
+    return log_z + norm.logpdf(z) - norm.logpdf(z, shift, scale)
+
+
+def _autoregressive(rng: np.random.Generator, rho: float) -> np.ndarray:
+    """Chains with N(0, 1) as their law. (rows, chains, draws)."""
+    z = rng.standard_normal((N_ROWS, N_CHAINS, N_DRAWS))
+    for index in range(1, N_DRAWS):
+        z[:, :, index] = rho * z[:, :, index - 1] + np.sqrt(1 - rho**2) * z[:, :, index]
+    return z
+
+
+@pytest.mark.parametrize("log_z", [0.0, -1e4, 300.0])
+@pytest.mark.parametrize("rho", [0.0, 0.7])
+def test_the_constant_is_found_and_the_error_means_what_it_says(rho: float, log_z: float) -> None:
+    rng = np.random.default_rng(1)
+    proposed = 0.3 + 1.3 * rng.standard_normal((N_ROWS, N_PROPOSED))
+    n_effective = np.full(N_ROWS, N_CHAINS * N_DRAWS * (1 - rho) / (1 + rho))
+    found = bridge(_ratios(_autoregressive(rng, rho), 0.3, 1.3, log_z), _ratios(proposed, 0.3, 1.3, log_z), n_effective)
+    error = found.log_z - log_z
+    assert abs(error.mean()) < 5 * found.se.mean() / np.sqrt(N_ROWS)
+    assert 0.92 <= np.mean(np.abs(error) < 1.96 * found.se) <= 0.98
+    assert found.is_converged.all()
+    assert found.n_iterations.max() < 20
+
+
+def test_without_the_autocorrelation_the_error_would_be_too_small() -> None:
+    """Negative control of the test above: the same chains, shuffled before the error is taken."""
+    rng = np.random.default_rng(2)
+    chains = _autoregressive(rng, 0.9)
+    shuffled = rng.permuted(chains.reshape(N_ROWS, -1), axis=1).reshape(chains.shape)
+    proposed = 1.0 + 1.3 * rng.standard_normal((N_ROWS, N_PROPOSED))
+    n_effective = np.full(N_ROWS, float(N_CHAINS * N_DRAWS))
+    covered = []
+    for z in (chains, shuffled):
+        found = bridge(_ratios(z, 1.0, 1.3, 0.0), _ratios(proposed, 1.0, 1.3, 0.0), n_effective)
+        covered.append(np.mean(np.abs(found.log_z) < 1.96 * found.se))
+    assert covered[0] > 0.88
+    assert covered[1] < covered[0] - 0.2
+
+
+def test_it_solves_the_paper_s_fixed_point_and_overlap_is_its_integral() -> None:
+    rng = np.random.default_rng(3)
+    held = _ratios(rng.standard_normal((1, 4, 5000)), 0.5, 1.5, 0.0)
+    proposed = _ratios(0.5 + 1.5 * rng.standard_normal((1, 20000)), 0.5, 1.5, 0.0)
+    n_effective = np.array([20000.0])
+    found = bridge(held, proposed, n_effective)
+    s_p = s_q = 0.5
+    r = 1.0
+    for _ in range(1000):
+        r = np.mean(np.exp(proposed) / (s_p * np.exp(proposed) + s_q * r)) / np.mean(1 / (s_p * np.exp(held) + s_q * r))
+    assert found.log_z[0] == pytest.approx(np.log(r), abs=1e-7)
+    grid = np.linspace(-12, 12, 100001)
+    p, q = norm.pdf(grid), norm.pdf(grid, 0.5, 1.5)
+    overlap = np.trapezoid(p * q / (s_p * p + s_q * q), grid)
+    assert found.overlap[0] == pytest.approx(overlap, abs=0.01)
+    # Theorem 2: the variance by the overlap.
+    by_theorem = np.sqrt((1 / overlap - 1) / (s_p * s_q) / 40000)
+    assert found.se[0] == pytest.approx(by_theorem, rel=0.1)
+    assert found.log_z_is[0] == pytest.approx(logsumexp(proposed) - np.log(proposed.size))
+
+
+def test_a_proposal_that_is_the_posterior_leaves_no_error() -> None:
+    found = bridge(np.full((2, 4, 10), -7.0), np.full((2, 50), -7.0), np.array([40.0, 20.0]))
+    np.testing.assert_allclose(found.log_z, -7.0)
+    np.testing.assert_allclose(found.se, 0.0, atol=1e-12)
+    np.testing.assert_allclose(found.overlap, 1.0)
+
+
+def test_hardly_any_overlap_still_arrives() -> None:
+    """A proposal 12 standard deviations away: a large error, said to be large, and no failure."""
+    rng = np.random.default_rng(4)
+    held = _ratios(rng.standard_normal((20, 4, 100)), 12.0, 1.0, 0.0)
+    proposed = _ratios(12.0 + rng.standard_normal((20, 500)), 12.0, 1.0, 0.0)
+    found = bridge(held, proposed, np.full(20, 400.0))
+    assert found.is_converged.all()
+    assert np.isfinite(found.log_z).all()
+    assert (found.overlap < 1e-3).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_spoils_its_own_row_only(bad: float) -> None:
+    rng = np.random.default_rng(5)
+    held = _ratios(rng.standard_normal((3, 4, 50)), 0.0, 1.2, 0.0)
+    proposed = _ratios(1.2 * rng.standard_normal((3, 300)), 0.0, 1.2, 0.0)
+    calm = bridge(held, proposed, np.full(3, 100.0))
+    held[1, 2, 7] = bad
+    found = bridge(held, proposed, np.full(3, 100.0))
+    assert np.isnan(found.log_z[1])
+    assert not found.is_converged[1]
+    np.testing.assert_array_equal(found.log_z[[0, 2]], calm.log_z[[0, 2]])
+
+
+def test_proposed_points_of_density_zero_count_as_zero() -> None:
+    rng = np.random.default_rng(6)
+    held = _ratios(rng.standard_normal((1, 4, 200)), 0.0, 1.2, 0.0)
+    proposed = _ratios(1.2 * rng.standard_normal((1, 2000)), 0.0, 1.2, 0.0)
+    proposed[0, 1000:] = -np.inf
+    # Half of the proposal's mass lies where the posterior has none: each of the others counts for half.
+    found = bridge(held - np.log(2), proposed - 0.0, np.array([800.0]))
+    assert np.isfinite(found.log_z[0])
+    assert found.log_z_is[0] == pytest.approx(np.log(0.5), abs=0.05)
+
+
+def test_many_dimensions() -> None:
+    rng = np.random.default_rng(7)
+    d, n_rows = 8, 50
+    target, wide = multivariate_normal(np.zeros(d)), multivariate_normal(np.zeros(d), 1.5 * np.eye(d))
+    held, proposed = rng.standard_normal((n_rows, 4, 100, d)), np.sqrt(1.5) * rng.standard_normal((n_rows, 1000, d))
+    found = bridge(
+        target.logpdf(held) - wide.logpdf(held), target.logpdf(proposed) - wide.logpdf(proposed), np.full(n_rows, 400.0)
+    )
+    assert np.sqrt(np.mean(found.log_z**2)) == pytest.approx(np.mean(found.se), rel=0.4)

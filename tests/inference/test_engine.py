@@ -1,0 +1,153 @@
+"""The whole estimate, draws to bridge, against log-densities that are known: closed form and quadrature."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from linear_gaussian_oracle import LinearGaussianOracle, random_oracle
+
+from bayesnde_cli.inference.block import Rows
+from bayesnde_cli.inference.engine import RELIABLE, Engine, EngineSettings, FittedModel
+
+# The noise of each class as a share of the oracle's: posterior standard deviations from about 1 to 0.001.
+NOISE = (1.0, 0.1, 0.01, 0.001)
+
+
+@dataclass(frozen=True)
+class ScaledOracles:
+    """Linear-Gaussian decoders that differ in their noise, one for each class: one compiled program for all."""
+
+    oracle: LinearGaussianOracle
+
+    def __call__(self, z: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        mean, variance = self.oracle(z)
+        return mean, variance * tf.linalg.matvec(y, tf.constant(NOISE, z.dtype) ** 2)[..., None]
+
+    def rows(self, n_each: int, seed: int) -> tuple[Rows, np.ndarray]:
+        """So many rows of each class, and their log-densities."""
+        parts, truths = [], []
+        for index, noise in enumerate(NOISE):
+            own = LinearGaussianOracle(self.oracle.weights, self.oracle.offset, self.oracle.variance * noise**2)
+            _, x = own.sample(n_each, np.random.default_rng([seed, index]))
+            parts.append(x.astype(np.float32))
+            truths.append(own.log_density(parts[-1].astype(float)))
+        y = np.repeat(np.eye(len(NOISE), dtype=np.float32), n_each, axis=0)
+        return Rows(np.concatenate(parts), None, y), np.concatenate(truths)
+
+
+def _scores(engine: Engine, rows: Rows, seed: int = 3) -> dict[str, np.ndarray]:
+    return engine.score(rows, engine.sample(rows, seed), seed)
+
+
+def _check(scores: dict[str, np.ndarray], truth: np.ndarray) -> None:
+    """Right on average to 0.01 nats, intervals that cover, and no row far off unless it is flagged."""
+    error, se = scores["log_density_scaled"] - truth, scores["mc_se"]
+    assert abs(error.mean()) < 0.01 + 2 * np.sqrt(np.mean(se**2) / len(se))
+    assert 0.90 <= np.mean(np.abs(error) < 1.96 * se) <= 0.99
+    assert not np.any((np.abs(error) > 0.3) & scores["reliable"])
+
+
+@pytest.mark.parametrize("latent_dim", [1, 2, 5, 8, 16, 25])
+def test_linear_gaussian_decoders(latent_dim: int) -> None:
+    oracles = ScaledOracles(random_oracle(latent_dim + 2, latent_dim, seed=1))
+    rows, truth = oracles.rows(50, seed=2)
+    # The first try alone: what is told of its error must be true, large or small.
+    engine = Engine(FittedModel(oracles, latent_dim, n_classes=len(NOISE)), EngineSettings(escalations=0))
+    scores = _scores(engine, rows)
+    _check(scores, truth)
+    assert scores["converged"].all()
+    # Negative control: half a nat more, and the same check fails.
+    with pytest.raises(AssertionError):
+        _check(scores, truth + 0.5)
+
+
+def _many_modes(z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """z -> rows that two latents of opposite sign explain nearly as well, and in two dimensions some more."""
+    first, slope = z[..., :1], 0.05 if z.shape[-1] == 1 else 0.3
+    parts = [tf.square(first), slope * first]
+    if z.shape[-1] == 2:
+        parts.append(tf.sin(2.0 * z[..., 1:]) + 0.2 * first)
+    mean = tf.concat(parts, axis=-1)
+    return mean, tf.broadcast_to(0.02 + 0.01 * tf.square(first), tf.shape(mean))
+
+
+def _by_quadrature(x: np.ndarray, latent_dim: int) -> np.ndarray:
+    grid = np.linspace(-8.0, 8.0, 4001 if latent_dim == 1 else 801)
+    z = np.stack(np.meshgrid(*[grid] * latent_dim), axis=-1).reshape(-1, latent_dim)
+    mean, variance = (part.numpy() for part in _many_modes(tf.constant(z)))
+    log_prior = -0.5 * (z**2).sum(axis=1) + latent_dim * (np.log(grid[1] - grid[0]) - 0.5 * np.log(2 * np.pi))
+    constant = log_prior - 0.5 * np.log(2 * np.pi * variance).sum(axis=1)
+    return np.array([np.logaddexp.reduce(constant - 0.5 * ((row - mean) ** 2 / variance).sum(axis=1)) for row in x])
+
+
+@pytest.mark.parametrize("latent_dim", [1, 2])
+def test_posteriors_with_several_modes(latent_dim: int) -> None:
+    rng = np.random.default_rng(3)
+    mean, variance = (part.numpy() for part in _many_modes(tf.constant(rng.standard_normal((100, latent_dim)))))
+    x = (mean + np.sqrt(variance) * rng.standard_normal(mean.shape)).astype(np.float32)
+    truth = _by_quadrature(x.astype(float), latent_dim)
+    rows, model = Rows(x, None, None), FittedModel(_many_modes, latent_dim)
+    scores = _scores(Engine(model, EngineSettings(escalations=0)), rows)
+    _check(scores, truth)
+    if latent_dim == 1:
+        # Negative control: chains that all start at one place know of one mode, and half of the density is missing.
+        one_place = _scores(Engine(model, EngineSettings(escalations=0, start="encoder")), rows)
+        with pytest.raises(AssertionError):
+            _check(one_place | {"reliable": np.ones(len(x), bool)}, truth)
+
+
+@pytest.fixture(scope="module")
+def plain() -> tuple[LinearGaussianOracle, Engine]:
+    """An oracle of two latents and four columns, and an engine that takes rows with gaps."""
+    oracle = random_oracle(4, 2, seed=5)
+    return oracle, Engine(FittedModel(oracle, 2), EngineSettings(escalations=0))
+
+
+def test_missing_cells_are_integrated_out(plain: tuple[LinearGaussianOracle, Engine]) -> None:
+    oracle, engine = plain
+    rng = np.random.default_rng(6)
+    _, x = oracle.sample(64, rng)
+    observed = rng.random(x.shape) < 0.6
+    observed[:4] = True
+    rows = Rows(np.where(observed, x, np.nan).astype(np.float32), observed, None)
+    truth = np.empty(len(x))
+    for index, seen in enumerate(observed):
+        part = LinearGaussianOracle(oracle.weights[seen], oracle.offset[seen], oracle.variance[seen])
+        truth[index] = part.log_density(x[index : index + 1, seen])[0] if seen.any() else 0.0
+    scores = _scores(engine, rows)
+    error = scores["log_density_scaled"] - truth
+    assert np.abs(error.mean()) < 0.01
+    assert np.all(np.abs(error) < 5 * scores["mc_se"] + 1e-3)
+    # The same seed gives the same bits, another one does not.
+    again = _scores(engine, rows)
+    assert all(np.array_equal(again[name], scores[name]) for name in scores)
+    assert not np.array_equal(_scores(engine, rows, seed=4)["log_density_scaled"], scores["log_density_scaled"])
+
+
+def test_far_rows_are_finite_and_in_order_or_flagged(plain: tuple[LinearGaussianOracle, Engine]) -> None:
+    oracle, engine = plain
+    distance = np.array([0.0, 10.0, 100.0, 1e4, 1e6])
+    x = np.resize(oracle.offset + distance[:, None], (64, 4)).astype(np.float32)
+    scores = _scores(engine, Rows(x, np.ones(x.shape, bool), None))
+    found, verdict = scores["log_density_scaled"][: len(distance)], scores["verdict"][: len(distance)]
+    assert verdict[0] == RELIABLE
+    sound = np.isfinite(found)
+    assert sound[:3].all()
+    assert (verdict[~sound] == "not finite").all()
+    assert (np.diff(found[sound]) < 0).all()
+
+
+def test_a_row_that_misses_the_target_gets_a_larger_budget() -> None:
+    oracle = random_oracle(4, 2, seed=5)
+    _, x = oracle.sample(20, np.random.default_rng(7))
+    rows = Rows(x.astype(np.float32), None, None)
+    small = {"warm_up": 25, "draws": 25, "proposal_draws": 100}
+    once = _scores(Engine(FittedModel(oracle, 2), EngineSettings(**small, escalations=0)), rows)
+    assert not once["reliable"].all()
+    more = _scores(Engine(FittedModel(oracle, 2), EngineSettings(**small, escalations=1)), rows)
+    again = ~once["reliable"]
+    assert (more["n_gradients"][again] > 2 * once["n_gradients"][again]).all()
+    assert more["mc_se"][again].mean() < once["mc_se"][again].mean()
+    for name in once:
+        np.testing.assert_array_equal(more[name][~again], once[name][~again])

@@ -83,6 +83,6 @@ def test_every_preset_simulator_and_option_is_documented(bayesnde: Callable) -> 
         assert f"`{name}`" in README, name
     mentioned = set(re.findall(r"--[a-z][a-z-]+", README))
     foreign = {"--quiet", "--check", "--install-completion", "--array", "--require"}
-    commands = ("prepare", "warmstart", "refine", "simulate", "status")
+    commands = ("prepare", "warmstart", "refine", "posterior", "density", "simulate", "status")
     known = {option for name in commands for option in re.findall(r"--[a-z][a-z-]+", bayesnde(name, "--help").out)}
     assert mentioned - known - foreign == set()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bayesnde_cli.model import discriminator, networks
+from bayesnde_cli.model import discriminator, networks, random_numbers
 from bayesnde_cli.model.decoder import VARIANCE_FLOOR, Decoder, decoder_spec
 from bayesnde_cli.model.discriminator import DiscriminatorSpec
 from bayesnde_cli.model.encoder import Encoder, encoder_spec
@@ -59,12 +59,12 @@ def x() -> tf.Tensor:
 # Random numbers in a compiled function are not those outside of one: the transcription's are compiled, too.
 @tf.function(jit_compile=True)
 def _order(seed: tf.Tensor) -> tf.Tensor:
-    return tf.argsort(tf.random.stateless_uniform([N_ROWS], seed))
+    return tf.argsort(random_numbers.uniform([N_ROWS], seed))
 
 
 @tf.function(jit_compile=True)
 def _noise(seed: tf.Tensor) -> tf.Tensor:
-    return tf.random.stateless_normal([BATCH, 3 * P], seed)
+    return random_numbers.normal([BATCH, 3 * P], seed)
 
 
 def _draws(round_index: int) -> tuple[tf.Tensor, list[list[tf.Tensor]]]:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from linear_gaussian_oracle import LinearGaussianOracle, random_oracle
 
 from bayesnde_cli.inference.hmc import transition
+from bayesnde_cli.model import random_numbers
 from bayesnde_cli.model.decoder import VARIANCE_FLOOR, Decoder, decoder_spec
 from bayesnde_cli.model.encoder import encoder_spec
 from bayesnde_cli.model.likelihood import log_likelihood
@@ -238,8 +239,8 @@ def test_a_generator_step_follows_the_papers_objective(monkeypatch: pytest.Monke
     state = start(ENCODER, _linear(_off(ORACLE)), x, None)._replace(latents=LATENTS[:n_rows], round=tf.constant(3))
     noise = np.random.default_rng(2).standard_normal((n_rows, LATENT_DIM + 2 * N_COLUMNS)).astype(np.float32)
     # Known random numbers, and no shuffle.
-    monkeypatch.setattr(tf.random, "stateless_normal", lambda shape, seed: tf.reshape(noise, shape))
-    monkeypatch.setattr(tf.random, "stateless_uniform", lambda shape, seed: tf.cast(tf.range(shape[0]), tf.float32))
+    monkeypatch.setattr(random_numbers, "normal", lambda shape, seed: tf.reshape(noise, shape))
+    monkeypatch.setattr(random_numbers, "uniform", lambda shape, seed: tf.cast(tf.range(shape[0]), tf.float32))
     after, losses = round_runner(DECODER, settings)(state, x, None, SEED)
     assert np.all(np.abs(after.latents - state.latents) > 0.05)
 

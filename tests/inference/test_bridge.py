@@ -89,6 +89,9 @@ def test_hardly_any_overlap_still_arrives() -> None:
     assert found.is_converged.all()
     assert np.isfinite(found.log_z).all()
     assert (found.overlap < 1e-3).all()
+    # Where not a single draw of the one is anywhere near the other, the error must not come out as 0.
+    found = bridge(np.full((1, 4, 10), 800.0) + np.arange(10), np.full((1, 50), -800.0) + np.arange(50), np.ones(1))
+    assert found.se[0] > 0.5
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

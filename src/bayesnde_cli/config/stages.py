@@ -320,7 +320,7 @@ class DensityConfig(PosteriorConfig):
 
     components: int = setting(5, "Components of the proposal of a row.", minimum=1, panel="Proposal")
     defensive_weight: float = setting(
-        0.05, "Weight of the prior in the proposal.", minimum=0.0, maximum=1.0, panel="Proposal"
+        0.05, "Weight of the prior in the proposal.", minimum=0.0, maximum=0.99, panel="Proposal"
     )
     proposal_draws: int = setting(2000, "Draws from the proposal of a row.", minimum=10, panel="Proposal")
     regulariser: float = setting(

@@ -52,29 +52,30 @@ def bridge(chain_ratios: np.ndarray, proposal_ratios: np.ndarray, n_effective: n
     log_z_is = logsumexp(proposed, axis=1) - np.log(n_proposed)
     log_z, n_iterations, is_converged = _root(held + log_odds, proposed + log_odds, log_odds[:, 0], log_z_is)
 
-    of_p = expit(-(held + log_odds - log_z[:, None]))  # s_q q / (s_p p + s_q q), at draws of p
-    of_q = expit(proposed + log_odds - log_z[:, None])  # s_p p / (s_p p + s_q q), at draws of q
-    variance_q = _relative_variance(of_q) / n_proposed
-    variance_p = _relative_variance(of_p) / np.maximum(mean_ess(of_p.reshape(chain_ratios.shape)), 1.0)
+    # s_q q / (s_p p + s_q q) at draws of p and s_p p / (s_p p + s_q q) at draws of q, each over its mean.
+    of_p, _ = _over_mean(log_expit(-(held + log_odds - log_z[:, None])))
+    of_q, log_mean_q = _over_mean(log_expit(proposed + log_odds - log_z[:, None]))
+    variance_q = np.var(of_q, axis=1, ddof=1) / n_proposed
+    variance_p = np.var(of_p, axis=1, ddof=1) / np.maximum(mean_ess(of_p.reshape(chain_ratios.shape)), 1.0)
     s_p = n_effective / (n_effective + n_proposed)
-    overlap = of_q.mean(axis=1) / s_p
-    weights = np.exp(proposed - proposed.max(axis=1, keepdims=True))
+    overlap = np.exp(log_mean_q) / s_p
+    weights, _ = _over_mean(proposed)
     bad = np.where(is_sound, 0.0, np.nan)
     return Bridge(
         log_z=log_z + bad,
         se=np.sqrt(variance_p + variance_q) + bad,
         log_z_is=log_z_is + bad,
-        se_is=np.sqrt(_relative_variance(weights) / n_proposed) + bad,
+        se_is=np.sqrt(np.var(weights, axis=1, ddof=1) / n_proposed) + bad,
         overlap=np.minimum(overlap, 1.0) + bad,
         n_iterations=n_iterations,
         is_converged=is_converged & is_sound,
     )
 
 
-def _relative_variance(values: np.ndarray) -> np.ndarray:
-    """Variance over squared mean of each row."""
-    mean = np.maximum(values.mean(axis=1), np.finfo(float).tiny)
-    return np.var(values / mean[:, None], axis=1, ddof=1)
+def _over_mean(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Values over the mean of their row, and its logarithm, from their logarithms: none is too small for that."""
+    log_mean = logsumexp(logs, axis=1) - np.log(logs.shape[1])
+    return np.exp(logs - log_mean[:, None]), log_mean
 
 
 def _root(

@@ -179,7 +179,7 @@ def compiled_round(objective: str, specs: tuple[Any, Any, Any, Any], x: Any) -> 
     import tensorflow as tf
 
     from bayesnde_cli.inference import hmc
-    from bayesnde_cli.training import bound_loop, egm_loop, latent_loop
+    from bayesnde_cli.training import autoencoder_state, bound_loop, egm_loop, latent_loop
     from bayesnde_cli.training.joint_parameters import initial_autoencoder
 
     decoder, encoder, *_ = specs
@@ -195,7 +195,7 @@ def compiled_round(objective: str, specs: tuple[Any, Any, Any, Any], x: Any) -> 
     elif objective in ("elbo", "importance"):
         n_draws = N_DRAWS if objective == "importance" else 1
         bound = bound_loop.BoundSettings(BATCH_ROWS, n_draws, average_epochs=AVERAGE_EPOCHS)
-        run, state = bound_loop.round_runner(decoder, encoder, bound), bound_loop.start(weights)
+        run, state = bound_loop.round_runner(decoder, encoder, bound), autoencoder_state.start(weights)
     else:
         mmd, correlation = (1000.0, 0.3) if objective == "map-regularised" else (0.0, 0.0)
         latent = latent_loop.LatentSettings(

@@ -10,8 +10,9 @@ from linear_gaussian_oracle import random_oracle
 
 from bayesnde_cli.model.decoder import decoder_spec
 from bayesnde_cli.model.encoder import encoder_spec
-from bayesnde_cli.training import bound_loop
-from bayesnde_cli.training.bound_loop import BoundSettings, BoundState, round_runner
+from bayesnde_cli.training import autoencoder_state
+from bayesnde_cli.training.autoencoder_state import AutoencoderState
+from bayesnde_cli.training.bound_loop import BoundSettings, round_runner
 from bayesnde_cli.training.joint_parameters import decoder_of, encoder_of, initial_autoencoder
 from bayesnde_cli.training.marginal import marginal_scorer
 
@@ -27,7 +28,7 @@ ENCODER = _small(encoder_spec(LATENT_DIM, N_COLUMNS))
 
 
 def start(decoder, encoder, seed):
-    return bound_loop.start(initial_autoencoder(decoder, encoder, seed))
+    return autoencoder_state.start(initial_autoencoder(decoder, encoder, seed))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def rows() -> tuple[tf.Tensor, tf.Tensor, float]:
 
 
 @pytest.fixture(scope="module")
-def trained(rows: tuple) -> BoundState:
+def trained(rows: tuple) -> AutoencoderState:
     """A model after the evidence lower bound and the importance-weighted bound."""
     state = start(DECODER, ENCODER, 0)
     for n_draws, n_epochs, rate in ((1, 25, 3e-3), (8, 10, 1e-3)):
@@ -54,14 +55,14 @@ def trained(rows: tuple) -> BoundState:
     return state
 
 
-def _mean_score(state: BoundState, x: tf.Tensor, n_draws: int = 256) -> float:
+def _mean_score(state: AutoencoderState, x: tf.Tensor, n_draws: int = 256) -> float:
     scores = marginal_scorer(DECODER, ENCODER, n_draws=n_draws)(state.average, x, None, tf.constant(2))
     assert scores.shape == [x.shape[0]]
     assert scores.dtype == tf.float64
     return float(tf.reduce_mean(scores))
 
 
-def test_the_likelihood_of_a_known_model_is_reached(rows: tuple, trained: BoundState) -> None:
+def test_the_likelihood_of_a_known_model_is_reached(rows: tuple, trained: AutoencoderState) -> None:
     # 0.05 nats is the bar of a fit; the sampling error of a difference of means on the same rows is far smaller.
     _, fresh, truth = rows
     assert abs(_mean_score(trained, fresh) - truth) < 0.05
@@ -69,7 +70,7 @@ def test_the_likelihood_of_a_known_model_is_reached(rows: tuple, trained: BoundS
     assert _mean_score(start(DECODER, ENCODER, 0), fresh) < truth - 0.3
 
 
-def test_the_score_is_the_marginal_of_the_decoder_by_quadrature(rows: tuple, trained: BoundState) -> None:
+def test_the_score_is_the_marginal_of_the_decoder_by_quadrature(rows: tuple, trained: AutoencoderState) -> None:
     _, fresh, _ = rows
     x = fresh[:64]
     z = np.linspace(-8.0, 8.0, 4001, dtype=np.float32)[:, None]
@@ -83,7 +84,7 @@ def test_the_score_is_the_marginal_of_the_decoder_by_quadrature(rows: tuple, tra
     assert abs(np.mean(found - exact)) < 0.01
 
 
-def test_more_draws_give_a_tighter_bound(rows: tuple, trained: BoundState) -> None:
+def test_more_draws_give_a_tighter_bound(rows: tuple, trained: AutoencoderState) -> None:
     _, fresh, _ = rows
     assert _mean_score(trained, fresh, 4) < _mean_score(trained, fresh, 64) + 1e-3
 
@@ -91,7 +92,7 @@ def test_more_draws_give_a_tighter_bound(rows: tuple, trained: BoundState) -> No
 def test_an_epoch_from_the_same_state_gives_the_same_bits(rows: tuple) -> None:
     run = round_runner(DECODER, ENCODER, BoundSettings(n_draws=4))
 
-    def after(n_epochs: int, state: BoundState) -> BoundState:
+    def after(n_epochs: int, state: AutoencoderState) -> AutoencoderState:
         for _ in range(n_epochs):
             state, _ = run(state, rows[0], None, tf.constant(5))
         return state
@@ -178,9 +179,9 @@ def test_weights_that_break_in_the_last_step_are_noticed(rows: tuple) -> None:
     assert int(losses["first_bad_step"]) == 0
 
 
-def test_the_effective_draws_are_counted(rows: tuple, trained: BoundState) -> None:
+def test_the_effective_draws_are_counted(rows: tuple, trained: AutoencoderState) -> None:
     run = round_runner(DECODER, ENCODER, BoundSettings(n_draws=8, learning_rate=0.0))
-    _, of_trained = run(bound_loop.start(trained.average), rows[0], None, tf.constant(1))
+    _, of_trained = run(autoencoder_state.start(trained.average), rows[0], None, tf.constant(1))
     _, of_fresh = run(start(DECODER, ENCODER, 0), rows[0], None, tf.constant(1))
     assert 6.0 < float(of_trained["effective_draws"]) <= 8.0
     assert 1.0 <= float(of_fresh["effective_draws"]) < float(of_trained["effective_draws"])

@@ -10,8 +10,9 @@ from scipy.stats import norm
 
 from bayesnde_cli.model.decoder import decoder_spec
 from bayesnde_cli.model.encoder import encoder_spec
-from bayesnde_cli.training import column_loop
-from bayesnde_cli.training.column_loop import ColumnSettings, ColumnState, cells_of, round_runner
+from bayesnde_cli.training import autoencoder_state, column_loop
+from bayesnde_cli.training.autoencoder_state import AutoencoderState
+from bayesnde_cli.training.column_loop import ColumnSettings, cells_of, round_runner
 from bayesnde_cli.training.joint_parameters import initial_autoencoder
 from bayesnde_cli.training.marginal import marginal_scorer
 
@@ -33,16 +34,16 @@ def rows() -> tuple[np.ndarray, np.ndarray]:
     return x.astype(np.float32), np.eye(2, dtype=np.float32)[row_class]
 
 
-def _trained(rows: tuple, n_rounds: int) -> ColumnState:
+def _trained(rows: tuple, n_rounds: int) -> AutoencoderState:
     run, cells = round_runner(DECODER, ENCODER, SETTINGS), cells_of(*rows)
-    state = column_loop.start(initial_autoencoder(DECODER, ENCODER, 0))
+    state = autoencoder_state.start(initial_autoencoder(DECODER, ENCODER, 0))
     for _ in range(n_rounds):
         state, losses = run(state, cells, tf.constant(3))
         assert int(losses["first_bad_step"]) == -1
     return state
 
 
-def _mean_score(state: ColumnState, x: np.ndarray, y: np.ndarray) -> float:
+def _mean_score(state: AutoencoderState, x: np.ndarray, y: np.ndarray) -> float:
     scorer = marginal_scorer(DECODER, ENCODER, n_draws=64)
     return float(np.mean(scorer(state.average, tf.constant(x), tf.constant(y), tf.constant(1)).numpy()))
 

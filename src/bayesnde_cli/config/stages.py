@@ -334,7 +334,11 @@ class DensityConfig(PosteriorConfig):
         0.05, "Monte-Carlo standard error, in nats, that a row should reach.", minimum=0.0, panel="Effort"
     )
     escalations: int = setting(
-        2, "How often a row that misses the target is run again with a larger budget.", minimum=0, panel="Effort"
+        2,
+        "How often a row that misses the target is run again with a larger budget.",
+        minimum=0,
+        maximum=2,
+        panel="Effort",
     )
     keep_draws: bool = setting(
         False, "Keep the draws that are made here, as `posterior` does.", panel="Run", is_technical=True

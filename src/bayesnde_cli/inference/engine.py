@@ -38,6 +38,8 @@ _SLICE_LATENTS = 2048
 _LARGER = ((2, 2, 3), (8, 4, 10))
 # Rows that are tried again go together in blocks of this size.
 _SMALL_BLOCK = 32
+# The verdict on a row with which nothing is wrong.
+RELIABLE = "reliable"
 # Chains that agree and mix, and two estimates that agree.
 MOST_RHAT = 1.05
 LEAST_ESS = 40.0
@@ -295,9 +297,6 @@ class Engine:
         if self._is_paper_start and self._settings.metric == "identity":
             return self._settings.chains
         return (1 + self._n_candidates) * N_CLIMBS * (1 + self._model.latent_dim) + self._settings.chains
-
-
-RELIABLE = "reliable"
 
 
 def _verdicts(found: Bridge, own: dict[str, np.ndarray], target_se: float) -> np.ndarray:

@@ -20,8 +20,8 @@ from bayesnde_cli.model.likelihood import DecoderLike, log_likelihood
 _N_LIKELY = 128
 # Places are one mode if their squared distance, in standard deviations, is below this for each latent.
 _SAME_MODE = 0.5
-# Degrees of freedom of the jumps.
-_FREEDOM = 4
+# Degrees of freedom of the jumps, and so the normal numbers that the chi-square of one takes.
+FREEDOM = 4
 # A jump goes to a mode by its weight, but for this share, in which all are alike.
 _EVEN_SHARE = 0.1
 
@@ -176,7 +176,7 @@ def draw_jump(modes: Modes, noise: tf.Tensor, freedom_noise: tf.Tensor, uniform:
     edges = tf.cumsum(tf.exp(_jump_log_weights(modes)), axis=1)
     index = tf.reduce_sum(tf.cast(tf.cast(uniform, tf.float64)[:, :, None] > edges[:, None, :], tf.int32), axis=2)
     index = tf.minimum(index, modes.z.shape[1] - 1)
-    scale = tf.sqrt(_FREEDOM / tf.reduce_sum(tf.square(freedom_noise), axis=2, keepdims=True))
+    scale = tf.sqrt(FREEDOM / tf.reduce_sum(tf.square(freedom_noise), axis=2, keepdims=True))
     inverse = tf.gather(modes.inverse, index, batch_dims=1)  # (rows, n, d, d)
     return tf.gather(modes.z, index, batch_dims=1) + scale * tf.linalg.matvec(inverse, noise, transpose_a=True)
 
@@ -188,12 +188,9 @@ def log_jump(modes: Modes, z: tf.Tensor) -> tf.Tensor:
     standard = tf.einsum("rnmi,rmij->rnmj", difference, modes.factor)  # rows of (z - z0)' L
     square = tf.cast(tf.reduce_sum(tf.square(standard), axis=3), tf.float64)
     log_det = tf.reduce_sum(tf.math.log(tf.cast(tf.linalg.diag_part(modes.factor), tf.float64)), axis=2)
-    constant = math.lgamma(0.5 * (_FREEDOM + d)) - math.lgamma(0.5 * _FREEDOM) - 0.5 * d * math.log(_FREEDOM * math.pi)
-    log_t = constant + log_det[:, None, :] - 0.5 * (_FREEDOM + d) * tf.math.log1p(square / _FREEDOM)
+    constant = math.lgamma(0.5 * (FREEDOM + d)) - math.lgamma(0.5 * FREEDOM) - 0.5 * d * math.log(FREEDOM * math.pi)
+    log_t = constant + log_det[:, None, :] - 0.5 * (FREEDOM + d) * tf.math.log1p(square / FREEDOM)
     return tf.reduce_logsumexp(_jump_log_weights(modes)[:, None, :] + log_t, axis=2)
-
-
-N_FREEDOM_NOISE = _FREEDOM
 
 
 def _jump_log_weights(modes: Modes) -> tf.Tensor:

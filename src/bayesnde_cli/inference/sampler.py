@@ -97,9 +97,9 @@ def segment_runner(decoder: DecoderLike, settings: SamplerSettings) -> SegmentRu
         def transition(step, state, z, acceptances, divergences, n_gradients):  # type: ignore[no-untyped-def]
             address = tf.random.experimental.stateless_fold_in(seed, state.index)
             # One call for all of a transition's noise: each takes XLA a while to compile.
-            n_noise = 2 * d + modes.N_FREEDOM_NOISE + 5
+            n_noise = 2 * d + modes.FREEDOM + 5
             noise = random_numbers.normal([n_rows * n_chains, n_noise], address)
-            momentum, jump, freedom, rest = tf.split(noise, [d, d, modes.N_FREEDOM_NOISE, 5], axis=1)
+            momentum, jump, freedom, rest = tf.split(noise, [d, d, modes.FREEDOM, 5], axis=1)
             uniform = 0.5 * tf.math.erfc(math.sqrt(0.5) * rest)  # (rows times chains, 5)
             is_warm_up = state.index < n_adapting
             n_leapfrog = tf.constant(settings.n_leapfrog)

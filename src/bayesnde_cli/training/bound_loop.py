@@ -7,7 +7,6 @@ step), so a round that is run again from its state gives the same state.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -16,7 +15,8 @@ from bayesnde_cli.model.decoder import Decoder
 from bayesnde_cli.model.encoder import Encoder
 from bayesnde_cli.model.likelihood import log_likelihood
 from bayesnde_cli.model.networks import NetworkSpec
-from bayesnde_cli.model.parameters import Parameters, global_norm
+from bayesnde_cli.model.parameters import global_norm
+from bayesnde_cli.training.autoencoder_state import AutoencoderState
 from bayesnde_cli.training.bounds import (
     doubly_reparameterised_loss,
     elbo,
@@ -24,7 +24,7 @@ from bayesnde_cli.training.bounds import (
     log_importance_weights,
 )
 from bayesnde_cli.training.joint_parameters import decoder_of, encoder_of
-from bayesnde_cli.training.optimizers import SCHEDULES, AdamState, adam_start, adam_step, averaged, clipped
+from bayesnde_cli.training.optimizers import SCHEDULES, adam_step, averaged, clipped
 
 
 @dataclass(frozen=True)
@@ -43,22 +43,8 @@ class BoundSettings:
     rounds_per_epoch: int = 1
 
 
-class BoundState(NamedTuple):
-    """Everything that a round changes."""
-
-    parameters: dict[str, tf.Tensor]  # of decoder and encoder, under `decoder/` and `encoder/`
-    optimizer: AdamState
-    average: dict[str, tf.Tensor]  # running mean of the parameters
-    round: tf.Tensor  # int32 scalar, rounds done
-
-
 Losses = dict[str, tf.Tensor]
-RoundRunner = Callable[[BoundState, tf.Tensor, "tf.Tensor | None", tf.Tensor], tuple[BoundState, Losses]]
-
-
-def start(parameters: Parameters) -> BoundState:
-    """The state before the first round, from given weights."""
-    return BoundState(dict(parameters), adam_start(parameters), dict(parameters), tf.constant(0, tf.int32))
+RoundRunner = Callable[[AutoencoderState, tf.Tensor, "tf.Tensor | None", tf.Tensor], tuple[AutoencoderState, Losses]]
 
 
 def round_runner(decoder: NetworkSpec, encoder: NetworkSpec, settings: BoundSettings) -> RoundRunner:
@@ -76,7 +62,9 @@ def round_runner(decoder: NetworkSpec, encoder: NetworkSpec, settings: BoundSett
     terms_of = _evidence_terms if settings.n_draws == 1 else _weighted_terms
 
     @tf.function(jit_compile=True, autograph=False)
-    def run(state: BoundState, x: tf.Tensor, y: tf.Tensor | None, seed: tf.Tensor) -> tuple[BoundState, Losses]:
+    def run(
+        state: AutoencoderState, x: tf.Tensor, y: tf.Tensor | None, seed: tf.Tensor
+    ) -> tuple[AutoencoderState, Losses]:
         n_rows, batch = x.shape[0], min(settings.batch_rows, x.shape[0])
         n_steps = n_rows // batch // settings.rounds_per_epoch
         steps_per_epoch = n_steps * settings.rounds_per_epoch
@@ -119,7 +107,7 @@ def round_runner(decoder: NetworkSpec, encoder: NetworkSpec, settings: BoundSett
         is_sound = tf.math.is_finite(global_norm(parameters))
         bad_step = tf.where(is_sound | (bad_step >= 0), bad_step, n_done - 1)
         losses = {name: total / tf.cast(n_done, tf.float32) for name, total in totals.items()}
-        state = BoundState(parameters, optimizer, average, state.round + 1)
+        state = AutoencoderState(parameters, optimizer, average, state.round + 1)
         return state, losses | {"first_bad_step": bad_step}
 
     return run

@@ -19,9 +19,10 @@ from scipy.special import ndtri
 from bayesnde_cli.model import random_numbers
 from bayesnde_cli.model.likelihood import log_likelihood
 from bayesnde_cli.model.networks import NetworkSpec
-from bayesnde_cli.model.parameters import Parameters, global_norm
+from bayesnde_cli.model.parameters import global_norm
+from bayesnde_cli.training.autoencoder_state import AutoencoderState
 from bayesnde_cli.training.joint_parameters import decoder_of, encoder_of
-from bayesnde_cli.training.optimizers import SCHEDULES, AdamState, adam_start, adam_step, averaged, clipped
+from bayesnde_cli.training.optimizers import SCHEDULES, adam_step, averaged, clipped
 
 
 @dataclass(frozen=True)
@@ -37,15 +38,6 @@ class ColumnSettings:
     average_steps: float = 100.0
 
 
-class ColumnState(NamedTuple):
-    """Everything that a round changes."""
-
-    parameters: dict[str, tf.Tensor]  # of decoder and encoder, under `decoder/` and `encoder/`
-    optimizer: AdamState
-    average: dict[str, tf.Tensor]  # running mean of the parameters
-    round: tf.Tensor  # int32 scalar, rounds done
-
-
 class Cells(NamedTuple):
     """The training cells, sorted by class, so that a class is a range of rows."""
 
@@ -57,12 +49,7 @@ class Cells(NamedTuple):
 
 
 Losses = dict[str, tf.Tensor]
-RoundRunner = Callable[[ColumnState, Cells, tf.Tensor], tuple[ColumnState, Losses]]
-
-
-def start(parameters: Parameters) -> ColumnState:
-    """The state before the first round, from given weights."""
-    return ColumnState(dict(parameters), adam_start(parameters), dict(parameters), tf.constant(0, tf.int32))
+RoundRunner = Callable[[AutoencoderState, Cells, tf.Tensor], tuple[AutoencoderState, Losses]]
 
 
 def cells_of(x: np.ndarray, y: np.ndarray | None) -> Cells:
@@ -106,7 +93,7 @@ def round_runner(decoder: NetworkSpec, encoder: NetworkSpec, settings: ColumnSet
     decay = 1.0 - 1.0 / max(1.0, settings.average_steps)
 
     @tf.function(jit_compile=True, autograph=False)
-    def run(state: ColumnState, cells: Cells, seed: tf.Tensor) -> tuple[ColumnState, Losses]:
+    def run(state: AutoencoderState, cells: Cells, seed: tf.Tensor) -> tuple[AutoencoderState, Losses]:
         address = tf.stack([seed, state.round])
 
         def step(index, parameters, optimizer, average, totals, _):  # type: ignore[no-untyped-def]
@@ -142,7 +129,7 @@ def round_runner(decoder: NetworkSpec, encoder: NetworkSpec, settings: ColumnSet
         is_sound = tf.math.is_finite(global_norm(parameters))
         bad_step = tf.where(is_sound | (bad_step >= 0), bad_step, n_done - 1)
         losses = {name: total / tf.cast(n_done, tf.float32) for name, total in totals.items()}
-        return ColumnState(parameters, optimizer, average, state.round + 1), losses | {"first_bad_step": bad_step}
+        return AutoencoderState(parameters, optimizer, average, state.round + 1), losses | {"first_bad_step": bad_step}
 
     return run
 

@@ -15,7 +15,7 @@ from bayesnde_cli.model.networks import NetworkSpec, parameter_shapes
 from bayesnde_cli.model.parameters import Parameters
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.stages.training.rows import Rows
-from bayesnde_cli.training import bound_loop, column_loop, egm_loop, latent_loop
+from bayesnde_cli.training import autoencoder_state, bound_loop, column_loop, egm_loop, latent_loop
 from bayesnde_cli.training.joint_parameters import initial_autoencoder
 
 # Steps in an epoch, at least: the batch shrinks for it.
@@ -130,7 +130,7 @@ def _bound_phase(
         n_rounds=pace.n_epochs * rounds,
         rounds_per_epoch=rounds,
         steps_per_round=pace.steps_per_epoch // rounds,
-        start=bound_loop.start,
+        start=autoencoder_state.start,
         run=bound_loop.round_runner(networks.decoder, networks.encoder, settings),
         n_settling=warm_up_epochs * rounds,
     )
@@ -149,7 +149,7 @@ def _columns(config: WarmstartConfig, networks: Networks, pace: _Pace, rows: Row
         n_rounds=n_rounds,
         rounds_per_epoch=None,
         steps_per_round=steps,
-        start=column_loop.start,
+        start=autoencoder_state.start,
         run=lambda state, _x, _y, seed: run(state, cells, seed),
         n_looks=1,
     )

@@ -48,15 +48,19 @@ def _check(scores: dict[str, np.ndarray], truth: np.ndarray) -> None:
     assert not np.any((np.abs(error) > 0.3) & scores["reliable"])
 
 
-@pytest.mark.parametrize("latent_dim", [1, 2, 5, 8, 16, 25])
-def test_linear_gaussian_decoders(latent_dim: int) -> None:
-    oracles = ScaledOracles(random_oracle(latent_dim + 2, latent_dim, seed=1))
-    rows, truth = oracles.rows(50, seed=2)
-    # The first try alone: what is told of its error must be true, large or small.
-    engine = Engine(FittedModel(oracles, latent_dim, n_classes=len(NOISE)), EngineSettings(escalations=0))
-    scores = _scores(engine, rows)
-    _check(scores, truth)
-    assert scores["converged"].all()
+def test_linear_gaussian_decoders() -> None:
+    covered = []
+    for latent_dim in (1, 2, 5, 8, 16, 25):
+        oracles = ScaledOracles(random_oracle(latent_dim + 2, latent_dim, seed=1))
+        rows, truth = oracles.rows(50, seed=2)
+        # The first try alone: what is told of its error must be true, large or small. But at d = 16 the errors lie near
+        # the target, and half of the rows are tried again: that choice must do no harm either.
+        settings = EngineSettings(escalations=2 if latent_dim == 16 else 0)
+        scores = _scores(Engine(FittedModel(oracles, latent_dim, n_classes=len(NOISE)), settings), rows)
+        _check(scores, truth)
+        assert scores["converged"].all()
+        covered.append(np.abs(scores["log_density_scaled"] - truth) < 1.96 * scores["mc_se"])
+    assert 0.93 <= np.mean(covered) <= 0.97
     # Negative control: half a nat more, and the same check fails.
     with pytest.raises(AssertionError):
         _check(scores, truth + 0.5)
@@ -97,6 +101,51 @@ def test_posteriors_with_several_modes(latent_dim: int) -> None:
             _check(one_place | {"reliable": np.ones(len(x), bool)}, truth)
 
 
+N_FOLDED = 3
+FOLDED_DIM = 8
+
+
+def _folded(z: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """In class k the first k + 1 columns are squares of a latent: 2, 4 and 8 modes of equal size."""
+    n_squares = 1.0 + tf.matmul(y, tf.range(N_FOLDED, dtype=z.dtype)[:, None])
+    mean = tf.where(tf.range(FOLDED_DIM, dtype=z.dtype) < n_squares, tf.square(z), z)
+    return mean, tf.fill(tf.shape(mean), tf.constant(0.01, z.dtype))
+
+
+def _folded_rows(n_each: int) -> tuple[Rows, np.ndarray]:
+    """Rows of each class whose modes are well apart, and their log-densities: column by column, by quadrature."""
+    rng = np.random.default_rng(8)
+    z = rng.standard_normal((N_FOLDED * n_each, FOLDED_DIM))
+    z += np.sign(z)
+    y = np.repeat(np.eye(N_FOLDED, dtype=np.float32), n_each, axis=0)
+    mean, variance = (part.numpy() for part in _folded(tf.constant(z), tf.constant(y, tf.float64)))
+    x = (mean + np.sqrt(variance) * rng.standard_normal(mean.shape)).astype(np.float32)
+    grid = np.linspace(-8.0, 8.0, 16001)
+    log_prior = np.log(grid[1] - grid[0]) - 0.5 * np.log(2 * np.pi) - 0.5 * grid**2
+    is_square = np.arange(FOLDED_DIM) <= y.argmax(axis=1)[:, None]
+    truth = np.zeros(len(x))
+    for index, column in np.ndindex(x.shape):
+        there = grid**2 if is_square[index, column] else grid
+        cell = -50.0 * (x[index, column].astype(float) - there) ** 2 - 0.5 * np.log(2 * np.pi * 0.01)
+        truth[index] += np.logaddexp.reduce(log_prior + cell)
+    return Rows(x, None, y), truth
+
+
+def test_modes_that_few_starts_miss_are_suspected_and_then_found() -> None:
+    rows, truth = _folded_rows(16)
+    model = FittedModel(_folded, FOLDED_DIM, n_classes=N_FOLDED)
+    engine = Engine(model, EngineSettings())
+    draws = engine.sample(rows, 3)
+    once = Engine(model, EngineSettings(escalations=0)).score(rows, draws, 3)
+    is_wrong = np.abs(once["log_density_scaled"] - truth) > 0.3
+    # The first try does miss modes, and says so.
+    assert is_wrong.mean() > 0.3
+    assert not np.any(is_wrong & once["reliable"])
+    scores = engine.score(rows, draws, 3)
+    _check(scores, truth)
+    assert scores["reliable"].mean() > 0.9
+
+
 @pytest.fixture(scope="module")
 def plain() -> tuple[LinearGaussianOracle, Engine]:
     """An oracle of two latents and four columns, and an engine that takes rows with gaps."""
@@ -127,15 +176,17 @@ def test_missing_cells_are_integrated_out(plain: tuple[LinearGaussianOracle, Eng
 
 def test_far_rows_are_finite_and_in_order_or_flagged(plain: tuple[LinearGaussianOracle, Engine]) -> None:
     oracle, engine = plain
-    distance = np.array([0.0, 10.0, 100.0, 1e4, 1e6])
+    distance = np.array([0.0, 10.0, 100.0, 1e4, 1e6, 1e20])
     x = np.resize(oracle.offset + distance[:, None], (64, 4)).astype(np.float32)
     scores = _scores(engine, Rows(x, np.ones(x.shape, bool), None))
     found, verdict = scores["log_density_scaled"][: len(distance)], scores["verdict"][: len(distance)]
     assert verdict[0] == RELIABLE
-    sound = np.isfinite(found)
-    assert sound[:3].all()
-    assert (verdict[~sound] == "not finite").all()
-    assert (np.diff(found[sound]) < 0).all()
+    assert np.isfinite(found).all()
+    assert (np.diff(found) < 0).all()
+    truth = oracle.log_density(x[: len(distance)].astype(float))
+    assert np.all((np.abs(found - truth) < 5 * scores["mc_se"][: len(distance)]) | (verdict != RELIABLE))
+    # Where float32 knows a log-density to no better than a nat, none is called reliable.
+    assert (verdict[truth < -1e7] != RELIABLE).all()
 
 
 def test_a_row_that_misses_the_target_gets_a_larger_budget() -> None:

@@ -21,3 +21,4 @@ class Draws(NamedTuple):
     divergences: np.ndarray  # (rows,) int32
     step_size: np.ndarray  # (rows,) float32
     n_gradients: np.ndarray  # (rows,) int64, spent on these draws
+    missed_mass: np.ndarray  # (rows,) float32: see `modes.Found`; NaN if modes were not looked for

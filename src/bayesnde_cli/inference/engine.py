@@ -33,9 +33,12 @@ _N_EM_STEPS = 25
 # Latents in one call of the proposal, about, and in one pass of the decoder.
 _CALL_LATENTS = 16384
 _SLICE_LATENTS = 2048
-# What a row may take on each further try, as multiples of the first: warm-up, draws, proposal draws. The last is the
-# paper's budget, from the defaults.
-_LARGER = ((2, 2, 3), (8, 4, 10))
+# What a row may take on each further try, as multiples of the first: warm-up, draws, proposal draws, starts. The last
+# is the paper's budget, from the defaults.
+_LARGER = ((2, 2, 3, 3), (8, 4, 10, 10))
+# Starts at most, and steps uphill from each on a further try.
+_MOST_STARTS = 100
+_N_FURTHER_CLIMBS = 16
 # Rows that are tried again go together in blocks of this size.
 _SMALL_BLOCK = 32
 # The verdict on a row with which nothing is wrong.
@@ -43,6 +46,9 @@ RELIABLE = "reliable"
 # Chains that agree and mix, and two estimates that agree.
 MOST_RHAT = 1.05
 LEAST_ESS = 40.0
+MOST_MISSED_MASS = 0.05
+# Rows and networks are float32: a log-density is known up to this share of itself.
+_ROUNDING = 2.0**-23
 _MOST_DISAGREEMENT = 5.0
 
 
@@ -70,18 +76,28 @@ class EngineSettings:
     start: str = "modes"
     step_size: float = 0.0
     components: int = 5
-    defensive_weight: float = 0.05
+    freedom: int = 8
+    defensive_weight: float = 0.02
     proposal_draws: int = 2000
     regulariser: float = 1e-3
     absolute_regulariser: float = 0.0
     target_se: float = 0.05
     escalations: int = 2
+    starts: int = 0  # beside the encoder's; 0: by the number of latents
+    climbs: int = N_CLIMBS
 
-    def larger(self, level: int) -> "EngineSettings":
+    def n_starts(self, latent_dim: int) -> int:
+        """Starts that a row tries beside the encoder's: few latents have room for many modes, and cost little."""
+        return self.starts or min(15, max(5, 30 // latent_dim))
+
+    def larger(self, level: int, latent_dim: int) -> "EngineSettings":
         """The budget of a further try."""
-        warm_up, draws, proposed = _LARGER[min(level, len(_LARGER)) - 1]
+        warm_up, draws, proposed, starts = _LARGER[min(level, len(_LARGER)) - 1]
         return replace(
             self,
+            escalations=0,
+            starts=min(starts * self.n_starts(latent_dim), _MOST_STARTS),
+            climbs=_N_FURTHER_CLIMBS,
             warm_up=warm_up * self.warm_up,
             draws=draws * self.draws,
             proposal_draws=proposed * self.proposal_draws,
@@ -95,8 +111,7 @@ class Engine:
         self._model, self._settings = model, settings
         self._is_paper_start = settings.start == "encoder"
         self._bank = self._make_bank()
-        # Starts that a row tries beside the encoder's: few latents have room for many modes, and cost little.
-        self._n_candidates = min(15, max(5, 30 // model.latent_dim))
+        self._n_starts = settings.n_starts(model.latent_dim)
         self._larger: dict[int, Engine] = {}
         sampling = SamplerSettings(
             n_chains=settings.chains,
@@ -116,7 +131,8 @@ class Engine:
     def sample(self, rows: Rows, seed: int) -> Draws:
         """Draws for the rows of a block."""
         target, address = _target(rows), _address(seed)
-        state, spread, known = self._begin(target, address)
+        state, spread, found = self._begin(target, address)
+        known = None if self._is_paper_start else modes.with_room(found.modes, self._settings.components)
         settings, n_rows = self._sampling, len(rows.x)
         n_warm_up, n_draws = (-(-n // settings.transitions_per_call) for n in (settings.n_warm_up, settings.n_draws))
         segments: list[list[np.ndarray]] = []
@@ -136,6 +152,7 @@ class Engine:
             divergences=divergences[kept].sum(axis=0, dtype=np.int32),
             step_size=np.exp(state.mean_log_step.numpy()),
             n_gradients=np.full(n_rows, spent, np.int64),
+            missed_mass=np.full(n_rows, np.nan, np.float32) if found is None else found.missed_mass.numpy(),
         )
 
     def diagnostics(self, draws: Draws) -> dict[str, np.ndarray]:
@@ -145,11 +162,11 @@ class Engine:
             "rhat_max": chain_diagnostics.rhat(draws.z).max(axis=1),
         }
 
-    def score(self, rows: Rows, draws: Draws, seed: int) -> dict[str, np.ndarray]:
-        """The figures of every row, after as many tries as it took."""
+    def score(self, rows: Rows, draws: Draws, seed: int, n_real: int | None = None) -> dict[str, np.ndarray]:
+        """The figures of every row, after as many tries as it took; rows after the first `n_real` only fill up."""
         scores = self._scored(rows, draws, seed)
         for level in range(1, self._settings.escalations + 1):
-            again = np.flatnonzero(~scores["reliable"])
+            again = np.flatnonzero(~scores["reliable"][:n_real])
             if not len(again):
                 break
             engine = self._engine_at(level)
@@ -167,7 +184,7 @@ class Engine:
 
     def _engine_at(self, level: int) -> "Engine":
         if level not in self._larger:
-            self._larger[level] = Engine(self._model, replace(self._settings.larger(level), escalations=0))
+            self._larger[level] = Engine(self._model, self._settings.larger(level, self._model.latent_dim))
         return self._larger[level]
 
     def _scored(self, rows: Rows, draws: Draws, seed: int) -> dict[str, np.ndarray]:
@@ -187,6 +204,8 @@ class Engine:
         n_effective = np.minimum(chain_diagnostics.bulk_ess(held).min(axis=1), held.shape[1] * held.shape[2])
         found = bridge(chain_ratios.numpy().reshape(held.shape[:3]), proposal_ratios, n_effective)
         own = self.diagnostics(draws)
+        found = found._replace(se=np.hypot(found.se, _ROUNDING * np.abs(found.log_z)))
+        own["missed_mass"] = draws.missed_mass.astype(np.float64)
         verdict = _verdicts(found, own, settings.target_se)
         return {
             "log_density_scaled": found.log_z,
@@ -206,28 +225,29 @@ class Engine:
 
     # What follows is compiled.
 
-    def _begun(self, target: Target, seed: tf.Tensor) -> tuple[sampler.ChainState, tf.Tensor, Modes | None]:
-        """Chains at their starts, the metric of each row, and the modes."""
+    def _begun(self, target: Target, seed: tf.Tensor) -> tuple[sampler.ChainState, tf.Tensor, modes.Found | None]:
+        """Chains at their starts, the metric of each row, and the modes if they were looked for."""
         settings, d = self._settings, self._model.latent_dim
         n_rows = target.x.shape[0]
         seeds = tf.random.split(seed, 2)
         noise = random_numbers.normal([n_rows, settings.chains, d], seeds[0])
         identity = tf.broadcast_to(tf.eye(d), [n_rows, d, d])
-        known = None
+        found = None
         if self._is_paper_start and settings.metric == "identity":
             z, spread = self._encoded(target)[:, None, :] + _START_SD * noise, identity
         else:
             uniform = random_numbers.uniform([n_rows, self._bank.z.shape[0]], seeds[1], minval=1e-30)
             encoded = self._encoded(target)
-            tried = modes.candidates(self._bank, target, encoded, self._n_candidates, uniform)
-            found = modes.find_modes(self._model.decoder, target, tf.concat([encoded[:, None], tried], axis=1))
-            spread = identity if settings.metric == "identity" else modes.best_spread(found)
+            tried = modes.candidates(self._bank, target, encoded, self._n_starts, uniform)
+            starts = tf.concat([encoded[:, None], tried], axis=1)
+            found = modes.find_modes(self._model.decoder, target, starts, n_climbs=settings.climbs)
+            spread = identity if settings.metric == "identity" else modes.best_spread(found.modes)
             if self._is_paper_start:
-                z = self._encoded(target)[:, None, :] + _START_SD * noise
+                z = encoded[:, None, :] + _START_SD * noise
             else:
-                z, known = modes.spread_starts(found, noise), modes.with_room(found, settings.components)
+                z = modes.spread_starts(found.modes, noise)
         first_step = settings.step_size or (0.1 if settings.metric == "identity" else 1.0) * d**-0.25
-        return sampler.start(self._model.decoder, target, z, tf.fill([n_rows], first_step)), spread, known
+        return sampler.start(self._model.decoder, target, z, tf.fill([n_rows], first_step)), spread, found
 
     def _learned(self, known: Modes, z: tf.Tensor, seed: tf.Tensor) -> Modes:
         """Jumps as well to where the chains have been in the warm-up. z (transitions, rows times chains, d)."""
@@ -261,11 +281,11 @@ class Engine:
     def _proposed(self, target: Target, mixture: proposal.MixtureOfT, seed: tf.Tensor) -> tf.Tensor:
         """log pi - log q at some draws of the proposal. (rows, draws)."""
         n = self._draws_per_call(target.x.shape[0])
-        z = proposal.draw(mixture, n, seed, defensive_weight=self._settings.defensive_weight)
+        z = proposal.draw(mixture, n, seed, **self._kernel())
         return self._log_ratios(target, mixture, z)
 
     def _log_ratios(self, target: Target, mixture: proposal.MixtureOfT, z: tf.Tensor) -> tf.Tensor:
-        log_q = proposal.log_prob(mixture, z, defensive_weight=self._settings.defensive_weight)
+        log_q = proposal.log_prob(mixture, z, **self._kernel())
         n_rows, n, d = z.shape
         # A slice of the draws at a time: activations that stay in the cache are computed a third faster.
         n_each = max(
@@ -280,8 +300,13 @@ class Engine:
         found = tf.map_fn(log_pi, slices, fn_output_signature=tf.float64)  # (slices, rows, n_each)
         return tf.reshape(tf.transpose(found, [1, 0, 2]), [n_rows, n]) - log_q
 
+    def _kernel(self) -> dict[str, Any]:
+        return {"freedom": self._settings.freedom, "defensive_weight": self._settings.defensive_weight}
+
     def _draws_per_call(self, n_rows: int) -> int:
-        return min(self._settings.proposal_draws, max(1, _CALL_LATENTS // n_rows))
+        """About _CALL_LATENTS latents, in whole slices."""
+        in_slice = max(1, _SLICE_LATENTS // n_rows)
+        return min(self._settings.proposal_draws, max(1, _CALL_LATENTS // n_rows // in_slice) * in_slice)
 
     def _make_bank(self) -> modes.Bank:
         model = self._model
@@ -296,7 +321,8 @@ class Engine:
         """What the starts cost a row, in gradients: a climb is one, and a slope along every latent."""
         if self._is_paper_start and self._settings.metric == "identity":
             return self._settings.chains
-        return (1 + self._n_candidates) * N_CLIMBS * (1 + self._model.latent_dim) + self._settings.chains
+        climbs = self._settings.climbs + 1
+        return (1 + self._n_starts) * climbs * (1 + self._model.latent_dim) + self._settings.chains
 
 
 def _verdicts(found: Bridge, own: dict[str, np.ndarray], target_se: float) -> np.ndarray:
@@ -307,6 +333,7 @@ def _verdicts(found: Bridge, own: dict[str, np.ndarray], target_se: float) -> np
         (~(np.isfinite(found.log_z) & np.isfinite(found.se)), "not finite"),
         (~found.is_converged, "bridge did not converge"),
         ((own["rhat_max"] > MOST_RHAT) | (own["ess_min"] < LEAST_ESS), "chains disagree"),
+        (own["missed_mass"] > MOST_MISSED_MASS, "modes may be missing"),
         (found.se > target_se, "error above target"),
         (is_apart, "estimates disagree"),
     ]

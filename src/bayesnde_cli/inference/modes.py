@@ -20,8 +20,12 @@ from bayesnde_cli.model.likelihood import DecoderLike, log_likelihood
 _N_LIKELY = 128
 # Places are one mode if their squared distance, in standard deviations, is below this for each latent.
 _SAME_MODE = 0.5
+# Modes of a row that are kept, the heaviest.
+_N_KEPT = 16
 # Degrees of freedom of the jumps, and so the normal numbers that the chi-square of one takes.
 FREEDOM = 4
+# The height of a place where it is not a number, and the log-weight of a mode that is none.
+_LOWEST, _NOTHING = -1e30, -1e300
 # A jump goes to a mode by its weight, but for this share, in which all are alike.
 _EVEN_SHARE = 0.1
 
@@ -41,6 +45,18 @@ class Modes(NamedTuple):
     factor: tf.Tensor  # L (rows, modes, d, d)
     inverse: tf.Tensor  # of L
     log_weight: tf.Tensor  # (rows, modes) float64, their sum of exponentials 1
+
+
+class Found(NamedTuple):
+    """The modes of each row, and a cautious guess (rows,) at the share of the posterior in modes that were not found.
+
+    It is the larger of two. If much of what was found was found by one start alone, there is likely as much that was
+    not found at all (Good 1953): the weight of such modes. And if there were m modes of equal size, S starts would all
+    miss a given one with probability (1 - 1 / m)^S; m is the effective number of those found, and one more.
+    """
+
+    modes: Modes
+    missed_mass: tf.Tensor
 
 
 def bank_of(decoder: DecoderLike, z: tf.Tensor, n_classes: int) -> Bank:
@@ -92,34 +108,48 @@ def _heights(bank: Bank, target: Target) -> tuple[tf.Tensor, tf.Tensor]:
     x, mean, variance = (tf.broadcast_to(part, shape) for part in (target.x[:, None, :], mean, variance))
     observed = None if target.observed is None else target.observed[:, None, :]
     height = log_likelihood(x, mean, variance, mask=observed)
-    return tf.where(tf.math.is_finite(height), height, tf.constant(-1e30, height.dtype)), mean
+    return _finite(height), mean
 
 
-def find_modes(decoder: DecoderLike, target: Target, start: tf.Tensor) -> Modes:
-    """The modes that lie uphill of the starts. (rows, modes, d)."""
-    n_rows, n_modes, d = start.shape
-    each = target.repeated(n_modes)
-    flat = find_mode(decoder, each.x, each.y, tf.reshape(start, [-1, d]), mask=each.observed)
-    height = each.log_joint(decoder, flat.z)
+def _finite(heights: tf.Tensor) -> tf.Tensor:
+    return tf.where(tf.math.is_finite(heights), heights, tf.constant(_LOWEST, heights.dtype))
+
+
+def find_modes(decoder: DecoderLike, target: Target, start: tf.Tensor, *, n_climbs: int) -> Found:
+    """The modes that lie uphill of the starts. (rows, starts, d)."""
+    n_rows, n_starts, d = start.shape
+    each = target.repeated(n_starts)
+    flat = find_mode(decoder, each.x, each.y, tf.reshape(start, [-1, d]), mask=each.observed, n_climbs=n_climbs)
     log_det = tf.reduce_sum(tf.math.log(tf.cast(tf.linalg.diag_part(flat.factor), tf.float64)), axis=1)
-    log_mass = height - log_det  # and d/2 log 2 pi, for all alike
-    # A mode that was found k times counts once.
-    place = tf.reshape(flat.z, [n_rows, n_modes, d])
-    apart = tf.einsum(
-        "rmni,rmij->rmnj", place[:, None] - place[:, :, None], tf.reshape(flat.factor, [n_rows, -1, d, d])
-    )
-    is_same = tf.reduce_sum(tf.square(apart), axis=3) < _SAME_MODE * d
-    n_same = tf.reduce_sum(tf.cast(is_same, tf.float64), axis=2)
-    log_mass -= tf.reshape(tf.math.log(tf.maximum(n_same, 1.0)), [-1])
-    log_mass = tf.reshape(
-        tf.where(tf.math.is_finite(log_mass), log_mass, tf.constant(-1e300, tf.float64)), [n_rows, -1]
-    )
-    return Modes(
-        tf.reshape(flat.z, [n_rows, n_modes, d]),
-        tf.reshape(flat.factor, [n_rows, n_modes, d, d]),
-        tf.reshape(flat.inverse, [n_rows, n_modes, d, d]),
-        tf.nn.log_softmax(log_mass, axis=1),
-    )
+    height = _finite(each.log_joint(decoder, flat.z))
+    # Highest first: a mode that was found several times is its highest place.
+    order = tf.argsort(tf.reshape(height, [n_rows, n_starts]), axis=1, direction="DESCENDING")
+
+    def ordered(values: tf.Tensor) -> tf.Tensor:
+        return tf.gather(tf.reshape(values, [n_rows, n_starts, *values.shape[1:]]), order, batch_dims=1)
+
+    place, factor, inverse, has_arrived = (ordered(part) for part in flat)
+    log_mass = ordered(height - log_det)  # and d/2 log 2 pi, for all alike
+    apart = tf.einsum("rmni,rmij->rmnj", place[:, None] - place[:, :, None], factor)
+    is_same = tf.reduce_sum(tf.square(apart), axis=3) < _SAME_MODE * d  # (rows, starts, starts)
+    is_same = tf.linalg.set_diag(is_same, tf.ones_like(has_arrived))
+    is_after = tf.range(n_starts)[:, None] < tf.range(n_starts)[None, :]
+    has_higher = tf.reduce_any(is_same & is_after, axis=1)
+    log_weight = tf.nn.log_softmax(tf.where(has_higher, tf.constant(_NOTHING, tf.float64), log_mass), axis=1)
+    is_lone = tf.reduce_sum(tf.cast(is_same, tf.int32), axis=2) == 1
+    missed_mass = _missed_mass(tf.where(has_arrived, tf.exp(log_weight), 0.0), is_lone)
+    weight, index = tf.math.top_k(log_weight, min(n_starts, _N_KEPT))
+    place, factor, inverse = (tf.gather(part, index, batch_dims=1) for part in (place, factor, inverse))
+    return Found(Modes(place, factor, inverse, tf.nn.log_softmax(weight, axis=1)), missed_mass)
+
+
+def _missed_mass(weight: tf.Tensor, is_lone: tf.Tensor) -> tf.Tensor:
+    """See `Found`; places that are no modes have weight 0. (rows, starts) twice -> (rows,) float32."""
+    lone = tf.reduce_sum(tf.where(is_lone, weight, 0.0), axis=1)
+    square, total = tf.reduce_sum(tf.square(weight), axis=1), tf.reduce_sum(weight, axis=1)
+    n_found = tf.where(square > 0.0, tf.math.divide_no_nan(tf.square(total), square), 1.0)
+    beside = (n_found / (n_found + 1.0)) ** weight.shape[1]
+    return tf.cast(tf.maximum(lone, beside), tf.float32)
 
 
 def best_spread(modes: Modes) -> tf.Tensor:

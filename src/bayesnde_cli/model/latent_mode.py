@@ -9,6 +9,8 @@ from bayesnde_cli.model.likelihood import DecoderLike, log_joint
 
 # Steps uphill; from an encoder's mean most rows are there after five.
 N_CLIMBS = 8
+# A place is a mode if a further step were shorter than this, squared and for each latent, in standard deviations.
+_ARRIVED = 0.1
 
 
 class Mode(NamedTuple):
@@ -17,10 +19,17 @@ class Mode(NamedTuple):
     z: tf.Tensor  # (rows, d)
     factor: tf.Tensor  # L, lower triangular (rows, d, d)
     inverse: tf.Tensor  # of L
+    has_arrived: tf.Tensor  # (rows,) bool: no longer on the way
 
 
 def find_mode(
-    decoder: DecoderLike, x: tf.Tensor, y: tf.Tensor | None, start: tf.Tensor, *, mask: tf.Tensor | None = None
+    decoder: DecoderLike,
+    x: tf.Tensor,
+    y: tf.Tensor | None,
+    start: tf.Tensor,
+    *,
+    mask: tf.Tensor | None = None,
+    n_climbs: int = N_CLIMBS,
 ) -> Mode:
     """Climb the latent posterior of each row by damped Gauss-Newton steps. x (rows, p), start (rows, d).
 
@@ -35,11 +44,14 @@ def find_mode(
     def height(z: tf.Tensor) -> tf.Tensor:
         return log_joint(z, x, decoder, y=y, mask=mask)
 
-    def climb(z: tf.Tensor, here: tf.Tensor, damping: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def slope_at(z: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             tape.watch(z)
             value = height(z)
-        slope = tape.gradient(value, z)
+        return tape.gradient(value, z)
+
+    def climb(z: tf.Tensor, here: tf.Tensor, damping: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        slope = slope_at(z)
         precision = expected_precision(decoder, z, y, mask=mask)
         damped = precision + damping[:, None, None] * tf.linalg.diag(tf.linalg.diag_part(precision))
         _, inverse = triangular_factor(damped)
@@ -50,13 +62,15 @@ def find_mode(
         return z, tf.where(is_higher, there, here), tf.where(is_higher, damping / 4.0, 4.0 * damping + 0.1)
 
     z, _, _ = tf.while_loop(
-        lambda *_: True, climb, (start, height(start), tf.zeros_like(start[:, 0])), maximum_iterations=N_CLIMBS
+        lambda *_: True, climb, (start, height(start), tf.zeros_like(start[:, 0])), maximum_iterations=n_climbs
     )
     factor, inverse = triangular_factor(expected_precision(decoder, z, y, mask=mask))
+    further = tf.reduce_sum(tf.square(tf.linalg.matvec(inverse, slope_at(z))), axis=1)
     # Where a network overflows, a place that is of no use but finite: the other parts of the mixture go on.
     is_sound = tf.reduce_all(tf.math.is_finite(factor) & tf.math.is_finite(inverse), axis=[1, 2])
     identity = tf.eye(z.shape[1], dtype=z.dtype)[None]
-    return Mode(z, *(tf.where(is_sound[:, None, None], part, identity) for part in (factor, inverse)))
+    factor, inverse = (tf.where(is_sound[:, None, None], part, identity) for part in (factor, inverse))
+    return Mode(z, factor, inverse, is_sound & (further < _ARRIVED * z.shape[1]))
 
 
 def expected_precision(

@@ -1,8 +1,8 @@
 """The model's density: z ~ N(0, I), x | z ~ N(mean(z), diag variance(z)).
 
-Training, HMC and bridge all read it here, with all constants. Each cell is computed in the dtype of the network
-(float32); `dtype` says in which the cells are added up, and so what comes out: float64 where log-densities are
-compared or averaged, nothing (the dtype of the cells) where only a gradient is wanted.
+Training, HMC and bridge all read it here, with all constants. Networks compute in float32; `dtype` says in which the
+cells are computed from what they say and added up, and so what comes out: float64 where log-densities are compared or
+averaged, nothing (the dtype of the networks) where only a gradient is wanted.
 """
 
 from collections.abc import Callable
@@ -36,6 +36,9 @@ def log_likelihood(
     """
     if len(x.shape) != len(mean.shape) or x.shape[-1] != mean.shape[-1]:
         raise ValueError(f"expected x with the axes of the mean {mean.shape}, got shape {x.shape}")
+    if dtype is not None:
+        # Far outside of the data the square of a difference is beyond float32, and its rounding is beyond a nat.
+        x, mean, variance = (tf.cast(part, dtype) for part in (x, mean, variance))
     if mask is None:
         return _total(log_normal(x, mean, variance), dtype)
     # Twice: a NaN that is only masked after the fact would still spoil the gradient.

@@ -16,6 +16,7 @@ _FIGURES = {
     "overlap": pa.float64(),
     "ess_min": pa.float64(),
     "rhat_max": pa.float64(),
+    "missed_mass": pa.float64(),
     "acceptance": pa.float64(),
     "divergences": pa.int32(),
     "bridge_iterations": pa.int32(),

@@ -18,7 +18,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -136,10 +136,9 @@ def _wait_for(result: Any) -> None:
 
 def settings_of(budget: str) -> Any:
     """The engine's settings of a budget, first try only: which rows need more is a matter of the fitted model."""
-    from bayesnde_cli.inference.engine import EngineSettings
+    from bayesnde_cli.stages.scoring.engine import engine_settings
 
-    config = replace(resolve(DensityConfig, flags={}, environ={}, preset=BUDGETS[budget]), escalations=0)
-    return EngineSettings(**{item.name: getattr(config, item.name) for item in fields(EngineSettings)})
+    return engine_settings(replace(resolve(DensityConfig, flags={}, environ={}, preset=BUDGETS[budget]), escalations=0))
 
 
 def random_model(p: int, d: int, width: int) -> tuple[Any, Kernels]:

@@ -1,5 +1,6 @@
 """What many tests need: the command line in this process, a run to score rows with, where the real data sets are."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -69,6 +70,22 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert run(["prepare", str(folder / "d.csv"), *options]) == 0
     fake_engine.pretend_refined(folder / "run")
     return folder / "run"
+
+
+@pytest.fixture
+def run(fitted: Path, tmp_path: Path) -> Path:
+    """A copy of the fitted run, to work on. Tests of other stages have a `run` of their own."""
+    return Path(shutil.copytree(fitted, tmp_path / "run"))
+
+
+@pytest.fixture
+def reference(fitted: Path, tmp_path: Path, bayesnde: Callable, engines: list) -> bytes:
+    """density.parquet of the test rows, from one process."""
+    import fake_engine
+
+    calm = shutil.copytree(fitted, tmp_path / "calm")
+    assert bayesnde("density", "--run", calm, *fake_engine.SMALL).code == 0
+    return (calm / "density/test/density.parquet").read_bytes()
 
 
 @pytest.fixture

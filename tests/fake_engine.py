@@ -1,15 +1,17 @@
 """A stand-in for the numerical engine, and `bayesnde` with it: a fast function of a block's rows, draws and seed.
 
 Run as `python fake_engine.py '{"dies_at": 3}' density --run r …`: the command line in a process of its own, which may
-be told to die in the middle of a block, to be slow, or to go through the blocks in another order.
+be told to die in the middle of a block, to be slow, to read slowly, or to go through the blocks in another order.
 """
 
 import json
 import os
 import random
+import re
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from bayesnde_cli.inference.block import Draws, Rows
 from bayesnde_cli.stages.scoring.engine import Opened
 
 N_LATENT = 3
+# Small blocks, few draws: about eight blocks of the test rows, the last one not full.
+SMALL = ["--block-rows", "8", "--draws", "4", "--chains", "2"]
 
 
 @dataclass
@@ -31,8 +35,10 @@ class FakeEngine:
     config: PosteriorConfig
     dies_at: int | None = None  # in the n-th block of this process
     seconds: float = 0.0  # for each block
+    loses_first: bool = False  # the first row of each block has no estimate, and its chains no R-hat
     n_sampled: int = 0
     n_scored: int = 0
+    n_real: list[int | None] = field(default_factory=list)  # of each block scored
 
     def sample(self, rows: Rows, seed: int) -> Draws:
         self.n_sampled += 1
@@ -43,14 +49,17 @@ class FakeEngine:
         gradients = np.full(n_rows, self.config.draws * self.config.leapfrogs, np.int64)
         return Draws(z.astype(np.float32), rng.uniform(size=n_rows).astype(np.float32),
                      rng.integers(0, 3, n_rows).astype(np.int32), rng.uniform(size=n_rows).astype(np.float32),
-                     gradients)  # fmt: skip
+                     gradients, rng.uniform(size=n_rows).astype(np.float32))  # fmt: skip
 
     def diagnostics(self, draws: Draws) -> dict[str, np.ndarray]:
         spread = draws.z.std(axis=(1, 2)).max(axis=1).astype(np.float64)
-        return {"ess_min": 10.0 * spread, "rhat_max": 1.0 + 0.01 * spread}
+        rhat = 1.0 + 0.01 * spread
+        rhat[:1] = np.inf if self.loses_first else rhat[:1]
+        return {"ess_min": 10.0 * spread, "rhat_max": rhat}
 
-    def score(self, rows: Rows, draws: Draws, seed: int) -> dict[str, np.ndarray]:
+    def score(self, rows: Rows, draws: Draws, seed: int, n_real: int | None = None) -> dict[str, np.ndarray]:
         self.n_scored += 1
+        self.n_real.append(n_real)
         time.sleep(self.seconds)
         if self.n_scored == self.dies_at:
             os._exit(9)
@@ -59,6 +68,7 @@ class FakeEngine:
         log_density = _digest(rows) + draws.z.astype(np.float64).mean(axis=(1, 2, 3))
         # All rows of the block, those that fill it up included: a block must always be filled up in the same way.
         log_density = log_density + 1e-3 * log_density.sum() + 1e-3 * draws.z.sum(dtype=np.float64)
+        log_density[:1] = np.nan if self.loses_first else log_density[:1]
         reliable = rng.uniform(size=n_rows) > 0.2
         verdict = np.where(reliable, "reliable", "wide error")
         return self.diagnostics(draws) | {
@@ -66,6 +76,7 @@ class FakeEngine:
             "mc_se": rng.uniform(size=n_rows),
             "log_density_is": log_density + 0.25,
             "overlap": rng.uniform(size=n_rows),
+            "missed_mass": draws.missed_mass.astype(np.float64),
             "acceptance": draws.acceptance.astype(np.float64),
             "divergences": draws.divergences,
             "bridge_iterations": rng.integers(1, 9, n_rows).astype(np.int32),
@@ -117,11 +128,25 @@ def install(**options: Any) -> list[FakeEngine]:
     return opened
 
 
+def _read_slowly(seconds: float) -> None:
+    """Have a process take its time over reading a file of the user."""
+    from bayesnde_cli.stages.scoring import rows
+
+    model_rows = rows.model_rows
+
+    def slow(*args: Any) -> Iterator[Any]:
+        time.sleep(seconds)
+        yield from model_rows(*args)
+
+    rows.model_rows = slow  # type: ignore[assignment]
+
+
 def main() -> int:
     from bayesnde_cli.cli.main import run
     from bayesnde_cli.stages import scoring
 
     options = json.loads(sys.argv[1])
+    _read_slowly(options.pop("reading_seconds", 0.0))
     order = options.pop("order", None)
     if order is not None:
         share = scoring.share
@@ -130,8 +155,14 @@ def main() -> int:
             share(layout, plan, random.Random(order).sample(list(blocks), len(blocks)), *rest)
 
         scoring.share = shuffled
+    tells_memory = options.pop("tells_memory", False)
     install(**options)
-    return run(sys.argv[2:])
+    code = run(sys.argv[2:])
+    if tells_memory:
+        # Not by getrusage: that begins with the memory of the process that started us.
+        (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        print("peak, MB:", int(peak) / 1024, file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ import pytest
 from bayesnde_cli.artifacts.layout import (
     STAGES,
     RunLayout,
-    block_index,
+    block_indexes,
     check_set_name,
-    claim_index,
+    claim_indexes,
     locate,
     missing_hint,
     repair_hint,
@@ -82,16 +82,16 @@ def test_a_stage_takes_a_set_exactly_if_it_works_per_set():
 
 def test_numbers_are_read_back_from_file_names():
     for index in (0, 12, 99_999, 100_000):
-        assert block_index(LAYOUT.block_file("density", "test", index).name) == index
-        assert claim_index(LAYOUT.claim_file("density", "test", index).name) == index
+        assert block_indexes([LAYOUT.block_file("density", "test", index).name]) == [index]
+        assert claim_indexes([LAYOUT.claim_file("density", "test", index).name]) == [index]
     for name in (
         "block-12.parquet",
         "block-000012.parquet",
         "block-00012.parquet.bak",
         ".tmp-h-1-a-block-00012.parquet",
     ):
-        assert block_index(name) is None
-    assert claim_index(".claim-00012.taking") is None
+        assert block_indexes([name]) == []
+    assert claim_indexes([".claim-00012.taking"]) == []
 
 
 def test_the_sets_of_a_stage_are_its_folders(tmp_path):

@@ -54,6 +54,22 @@ def test_an_equal_plan_is_joined(layout):
     assert create_or_join(layout, replace(PLAN)) == PLAN
 
 
+def test_versions_are_recorded_and_make_no_other_plan(layout):
+    first = replace(PLAN, packages={"numpy": "1.0"})
+    assert create_or_join(layout, first).packages == {"numpy": "1.0"}
+    joined = create_or_join(layout, replace(PLAN, packages={"numpy": "2.0"}))
+    assert joined.packages == {"numpy": "1.0"}
+    assert joined == PLAN
+    assert joined.plan_hash == PLAN.plan_hash
+
+
+def test_a_plan_from_before_versions_were_recorded_is_joined(layout):
+    path = layout.plan_file("density", "test")
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(PLAN.identity))
+    assert create_or_join(layout, PLAN) == PLAN
+
+
 def test_another_plan_is_refused_with_what_differs(layout):
     create_or_join(layout, PLAN)
     with pytest.raises(SettingsDiffer) as caught:

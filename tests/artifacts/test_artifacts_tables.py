@@ -97,6 +97,15 @@ def test_a_table_reads_back_as_it_was(path):
     assert max(batch.num_rows for batch in batches) <= 50_000
 
 
+def test_a_table_that_is_read_in_batches_is_not_held(tmp_path):
+    """Ten row groups of noise, which no compression makes smaller: at most a few of them are in memory."""
+    group = pa.table({"x": np.random.default_rng(3).normal(size=65_536)})
+    write_table(tmp_path / "t", [batch for _ in range(10) for batch in group.to_batches()], **STAMP)
+    before = pa.total_allocated_bytes()
+    most = max(pa.total_allocated_bytes() - before for _ in iter_batches(tmp_path / "t", "density"))
+    assert most < 4 * group.nbytes
+
+
 def test_files_have_fixed_row_groups_statistics_and_a_stamp(path):
     write_table(path, TABLE, **STAMP, plan_hash="p" * 64)
     found = pq.read_metadata(path)

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,11 +13,7 @@ import pytest
 import fake_engine
 
 SMALL = ["--block-rows", "16", "--draws", "4", "--chains", "2"]
-
-
-@pytest.fixture
-def run(fitted: Path, tmp_path: Path, engines: list) -> Path:
-    return Path(shutil.copytree(fitted, tmp_path / "run"))
+pytestmark = pytest.mark.usefixtures("engines")
 
 
 def test_the_table_is_written_as_csv_parquet_and_jsonl(bayesnde: Callable, run: Path, tmp_path: Path) -> None:
@@ -94,7 +89,8 @@ def test_json_is_for_machines(bayesnde: Callable, run: Path) -> None:
     part = json.loads(bayesnde("density", "--run", run, *SMALL, "--shard", "1/2", "--json").out)
     assert (part["shard"], part["set_name"], part["n_blocks"]) == ("1/2", "test", 4)
     whole = json.loads(bayesnde("density", "--run", run, *SMALL, "--json").out)
-    assert set(whole) == {"file", "set_name", "is_up_to_date", "n_rows", "n_reliable", "mean_log_density", "verdicts"}
+    assert set(whole) == {"file", "set_name", "is_up_to_date", "n_rows", "n_reliable", "mean_log_density",
+                          "n_not_finite", "made_with", "verdicts"}  # fmt: skip
     assert sum(whole["verdicts"].values()) == whole["n_rows"]
     draws = json.loads(bayesnde("posterior", "--run", run, *SMALL, "--json").out)
     assert (draws["n_chains"], draws["n_draws"], draws["n_rows"]) == (2, 4, whole["n_rows"])

@@ -1,6 +1,7 @@
 """`bayesnde status`: each state of a stage, the next command, the exit code."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -110,6 +111,23 @@ def test_blocks_and_shards_are_counted(bayesnde: Callable, run: Path) -> None:
     assert (item["state"], item["blocks_done"], item["blocks"]) == ("interrupted", 3, 10)
     assert (item["shards_done"], item["shards"]) == (1, 5)
     assert "3 of 10" in bayesnde("status", "--run", run).out
+
+
+def test_a_stage_at_work_tells_its_rows_and_the_time_left(bayesnde: Callable, run: Path) -> None:
+    layout = RunLayout(run)
+    made = plan.create_or_join(layout, plan.Plan("density", "test", "id", n_rows=100, block_rows=10, seed=0))
+    for block in range(3):
+        publish_block(layout, made, block, pa.table({"row_id": [block]}))
+        os.utime(layout.block_file("density", "test", block), (0, 1_000_000 + 20 * block))
+    with claims.holding(layout.claim_file("density", "test", 3)):
+        lines = bayesnde("status", "--run", run).out.splitlines()
+        (line,) = [line for line in lines if line.startswith("density/test")]
+        assert line.split(maxsplit=2) == [
+            "density/test", "running", "3 of 10          1 process, 30 of 100 rows, about 2 min 20 s left",
+        ]  # fmt: skip
+        item = _states(bayesnde, run)[1]["density/test"]
+        assert (item["rows_done"], item["rows"], item["seconds_left"]) == (30, 100, 140.0)
+    assert _states(bayesnde, run)[1]["density/test"]["seconds_left"] is None
 
 
 def test_changed_data_make_the_run_stale(bayesnde: Callable, examples: Path, tmp_path: Path) -> None:

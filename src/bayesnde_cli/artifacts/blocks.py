@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from bayesnde_cli.artifacts.environment import computing_versions, versions_text
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.plan import Plan
 from bayesnde_cli.artifacts.tables import Stamp, read_table, writing_table_once
@@ -12,7 +13,7 @@ from bayesnde_cli.artifacts.tables import Stamp, read_table, writing_table_once
 def publish_block(layout: RunLayout, plan: Plan, block: int, table: pa.Table, *, schema_version: int = 1) -> bool:
     """Whether this call published the block; False if another process was first, whose block is equal."""
     path = layout.block_file(plan.stage, plan.set_name, block)
-    stamp = Stamp(plan.stage, schema_version, plan.run_id, plan.plan_hash)
+    stamp = Stamp(plan.stage, schema_version, plan.run_id, plan.plan_hash, versions_text(computing_versions()))
     with writing_table_once(path, table.schema, stamp) as (writer, draft):
         writer.write(table)
     return draft.is_published

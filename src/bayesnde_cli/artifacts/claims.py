@@ -10,7 +10,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Self
 from bayesnde_cli.artifacts.atomic import create_once, temporary_beside
 from bayesnde_cli.artifacts.canonical import json_bytes
 from bayesnde_cli.artifacts.held_signals import signals_held
-from bayesnde_cli.artifacts.layout import RunLayout, claim_index, claim_name
+from bayesnde_cli.artifacts.layout import RunLayout, claim_indexes, claim_name
 from bayesnde_cli.artifacts.processes import Process, is_alive, place, this_process
 from bayesnde_cli.errors import StageBusy
 
@@ -94,14 +94,13 @@ def holder(path: Path) -> Holder | None:
 
 def block_holders(folder: Path) -> dict[int, Holder]:
     """Who holds which block of a stage's folder, by block."""
-    holders = {}
-    names = os.listdir(folder) if folder.is_dir() else []
-    for name in sorted(names):
-        index = claim_index(name)
-        who = None if index is None else _read(folder / name)
-        if index is not None and who is not None:
-            holders[index] = who
-    return holders
+    return holders_among(folder, os.listdir(folder) if folder.is_dir() else [])
+
+
+def holders_among(folder: Path, names: Iterable[str]) -> dict[int, Holder]:
+    """Who holds which block, by block, where `names` are those of the folder's files."""
+    found = {index: _read(folder / claim_name(index)) for index in claim_indexes(names)}
+    return {index: who for index, who in sorted(found.items()) if who is not None}
 
 
 @contextlib.contextmanager

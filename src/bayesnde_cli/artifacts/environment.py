@@ -1,12 +1,17 @@
 """What a stage ran on: versions, platform, time. Records for a manifest, without importing anything heavy."""
 
+import functools
 import os
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 RECORDED_PACKAGES = ("bayesnde", "numpy", "scipy", "scikit-learn", "pyarrow", "tensorflow", "keras")
+# Those of them that compute draws and log-densities: with another version the last digits may be others.
+COMPUTING_PACKAGES = ("bayesnde", "numpy", "scipy", "tensorflow")
 
 
+@functools.cache
 def package_versions() -> dict[str, str]:
     """The installed version of each package that can change a number; one that is not installed is left out."""
     from importlib import metadata  # 15 ms that `status` does not need
@@ -18,6 +23,16 @@ def package_versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
+
+
+def computing_versions() -> dict[str, str]:
+    """The installed version of each package that decides the bits of a block."""
+    return {name: version for name, version in package_versions().items() if name in COMPUTING_PACKAGES}
+
+
+def versions_text(versions: Mapping[str, str]) -> str:
+    """Versions in one line: `numpy 2.4.6, tensorflow 2.21.0`."""
+    return ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
 
 
 def python_version() -> str:

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -33,9 +34,11 @@ _STAGE_BY_NAME = {stage.name: stage for stage in STAGES}
 
 # The first character is neither a dot (hidden, or "..") nor a dash (an option); no separators anywhere.
 _SET_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,79}", re.ASCII)
-_BLOCK_NAME = re.compile(r"block-(\d{5,})\.parquet", re.ASCII)
-_DIAGNOSTICS_NAME = re.compile(r"diagnostics-(\d{5,})\.parquet", re.ASCII)
-_CLAIM_NAME = re.compile(r"\.claim-(\d{5,})", re.ASCII)
+# One spelling per number: block-000012 is not a second block 12.
+_NUMBER = r"(\d{5}|[1-9]\d{5,})"
+_BLOCK_NAME = re.compile(rf"block-{_NUMBER}\.parquet", re.ASCII)
+_DIAGNOSTICS_NAME = re.compile(rf"diagnostics-{_NUMBER}\.parquet", re.ASCII)
+_CLAIM_NAME = re.compile(rf"\.claim-{_NUMBER}", re.ASCII)
 
 
 def stage_named(name: str) -> Stage:
@@ -54,9 +57,9 @@ def check_set_name(name: str) -> str:
     return name
 
 
-def block_index(file_name: str) -> int | None:
-    """The number of the block that a file of this name holds; None for any other file."""
-    return _index_in(_BLOCK_NAME, file_name)
+def block_indexes(file_names: Iterable[str]) -> list[int]:
+    """The numbers of the blocks that files of these names hold; other files are passed over."""
+    return _indexes_in(_BLOCK_NAME, file_names)
 
 
 def claim_name(index: int) -> str:
@@ -64,15 +67,13 @@ def claim_name(index: int) -> str:
     return f".claim-{index:05d}"
 
 
-def claim_index(file_name: str) -> int | None:
-    """The number of the block that a file of this name claims; None for any other file."""
-    return _index_in(_CLAIM_NAME, file_name)
+def claim_indexes(file_names: Iterable[str]) -> list[int]:
+    """The numbers of the blocks that files of these names claim; other files are passed over."""
+    return _indexes_in(_CLAIM_NAME, file_names)
 
 
-def _index_in(pattern: re.Pattern[str], file_name: str) -> int | None:
-    match = pattern.fullmatch(file_name)
-    # One spelling per number: block-000012 is not a second block 12.
-    return int(match[1]) if match and match[1] == f"{int(match[1]):05d}" else None
+def _indexes_in(pattern: re.Pattern[str], file_names: Iterable[str]) -> list[int]:
+    return [int(match[1]) for match in map(pattern.fullmatch, file_names) if match]
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,10 @@ class RunLayout:
         """What is known of the chains of every row: of one block, or of the whole set if no block is given."""
         name = "diagnostics" if index is None else f"diagnostics-{index:05d}"
         return self.stage_dir("posterior", set_name) / f"{name}.parquet"
+
+    def exported_draws_file(self, set_name: str) -> Path:
+        """All draws of a set for other programs: made from the blocks, and nothing is made from it."""
+        return self.stage_dir("posterior", set_name) / "draws.nc"
 
     def rows_file(self, stage: str, set_name: str) -> Path:
         """The rows of the user's file as the model sees them, for a set that is no split of `prepare`."""
@@ -193,8 +198,8 @@ def repair_hint(path: Path) -> str:
     if place is None:
         return f"make {path} again"
     layout, stage, set_name = place
-    is_part = block_index(path.name) is not None or path.name in ("shards.json", "rows.parquet")
-    if is_part or _index_in(_DIAGNOSTICS_NAME, path.name) is not None:
+    is_part = _BLOCK_NAME.fullmatch(path.name) is not None or path.name in ("shards.json", "rows.parquet")
+    if is_part or _DIAGNOSTICS_NAME.fullmatch(path.name):
         what = "that file" if is_part else "that file and the block of its number"
         return f"delete {what} and run `{layout.command(stage, set_name)}`; finished blocks are kept"
     return f"run `{layout.command(stage, set_name, '--restart')}`"

@@ -1,6 +1,7 @@
 """The plan of a data set: which rows make which block. Made once, by whoever comes first, and joined by the rest."""
 
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +11,7 @@ from bayesnde_cli.artifacts.atomic import create_once
 from bayesnde_cli.artifacts.canonical import is_count, json_bytes, read_object
 from bayesnde_cli.artifacts.differences import compare, settings_differ
 from bayesnde_cli.artifacts.fingerprint import sha256_json
-from bayesnde_cli.artifacts.layout import RunLayout, block_index, repair_hint
+from bayesnde_cli.artifacts.layout import RunLayout, block_indexes, repair_hint
 from bayesnde_cli.errors import BadArtifact
 
 SCHEMA_VERSION = 1
@@ -28,6 +29,7 @@ class Plan:
     seed: int
     inputs: dict[str, str] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    packages: dict[str, str] = field(default_factory=dict, compare=False)  # of the process that made the plan
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
@@ -45,10 +47,15 @@ class Plan:
         start = block * self.block_rows
         return start, min(start + self.block_rows, self.n_rows)
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the blocks: all but the versions, which are recorded and refuse nobody."""
+        return {name: value for name, value in asdict(self).items() if name != "packages"}
+
     @cached_property
     def plan_hash(self) -> str:
-        """The SHA-256 of the whole plan, which every block carries."""
-        return sha256_json(asdict(self))
+        """The SHA-256 of the plan's identity, which every block carries."""
+        return sha256_json(self.identity)
 
 
 def create_or_join(layout: RunLayout, plan: Plan) -> Plan:
@@ -57,7 +64,7 @@ def create_or_join(layout: RunLayout, plan: Plan) -> Plan:
     if create_once(path, json_bytes(asdict(plan))):
         return plan
     found = read(path)
-    differences = compare(asdict(found), asdict(plan))
+    differences = compare(found.identity, plan.identity)
     if differences:
         raise settings_differ(layout, plan.stage, plan.set_name, differences)
     return found
@@ -65,7 +72,7 @@ def create_or_join(layout: RunLayout, plan: Plan) -> Plan:
 
 def read(path: Path) -> Plan:
     """The plan in a file."""
-    found = read_object(path, newest=SCHEMA_VERSION)
+    found = {"packages": {}, **read_object(path, newest=SCHEMA_VERSION)}  # the first plans had none
     problem = _problem(found)
     if problem:
         raise BadArtifact(f"{path} is damaged", found=problem, hint=repair_hint(path))
@@ -78,8 +85,13 @@ def blocks_done(layout: RunLayout, plan: Plan) -> set[int]:
         names = os.listdir(layout.stage_dir(plan.stage, plan.set_name))
     except FileNotFoundError:
         return set()
-    indexes = (block_index(name) for name in names)
-    return {index for index in indexes if index is not None and index < plan.n_blocks}
+    return blocks_among(names, plan)
+
+
+def blocks_among(names: Iterable[str], plan: Plan) -> set[int]:
+    """The blocks of a plan among the names of files."""
+    n_blocks = plan.n_blocks
+    return {index for index in block_indexes(names) if index < n_blocks}
 
 
 def missing_blocks(layout: RunLayout, plan: Plan) -> list[int]:
@@ -99,7 +111,7 @@ def _problem(found: dict[str, Any]) -> str | None:
     for name in ("stage", "set_name", "run_id"):
         if not isinstance(found[name], str):
             return f"{name} is {found[name]!r}"
-    for name in ("inputs", "settings"):
+    for name in ("inputs", "settings", "packages"):
         if not isinstance(found[name], dict):
             return f"{name} is {found[name]!r}"
     return "block_rows is 0" if found["block_rows"] == 0 else None

@@ -39,14 +39,17 @@ class Stamp:
     schema_version: int
     run_id: str
     plan_hash: str | None = None
+    made_with: str | None = None  # versions; a reader who expects none takes any
 
     def metadata(self) -> dict[str, str]:
         entries = {
             "bayesnde.schema": self.schema_name,
             "bayesnde.schema_version": str(self.schema_version),
             "bayesnde.run_id": self.run_id,
+            "bayesnde.plan_hash": self.plan_hash,
+            "bayesnde.made_with": self.made_with,
         }
-        return entries if self.plan_hash is None else {**entries, "bayesnde.plan_hash": self.plan_hash}
+        return {name: value for name, value in entries.items() if value is not None}
 
 
 class TableWriter:
@@ -147,6 +150,11 @@ def iter_batches(
         yield from file.iter_batches(batch_size=batch_rows, columns=columns)
 
 
+def made_with(table: pa.Table) -> str:
+    """The versions that a table was made with, as its file says."""
+    return (table.schema.metadata or {}).get(b"bayesnde.made_with", b"unknown versions").decode()
+
+
 def count_rows(path: Path, schema_name: str, *, schema_version: int = 1) -> int:
     """The number of rows of a table, from its footer alone."""
     with opened(path, Stamp(schema_name, schema_version, ""), None) as file:
@@ -182,7 +190,8 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 def opened(path: Path, expected: Stamp, columns: Sequence[str] | None) -> Iterator[pq.ParquetFile]:
     """The file, checked; damage that shows only while reading becomes `BadArtifact` as well."""
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        # Not buffered ahead: that would hold the whole file while it is read in batches.
+        with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
             _check_stamp(path, file, expected)
             _check_columns(path, file, columns)
             yield file

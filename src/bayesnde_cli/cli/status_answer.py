@@ -2,11 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bayesnde_cli.artifacts.layout import RunLayout
-from bayesnde_cli.cli.console import Console, aligned
+from bayesnde_cli.cli.console import Console, aligned, duration
 from bayesnde_cli.cli.run_directory import run_directory
 from bayesnde_cli.config.stages import STAGE_CONFIGS
+
+if TYPE_CHECKING:
+    from bayesnde_cli.stages.status import StageStatus
 
 
 @dataclass(frozen=True)
@@ -25,20 +29,28 @@ class StatusQuestion:
         if self.is_json:
             console.result_json(found.as_dict())
             return 0 if found.is_sound else 3
-        rows = [
-            [
-                item.stage if item.set_name is None else f"{item.stage}/{item.set_name}",
-                str(item.state),
-                "" if item.blocks is None else f"{item.blocks_done:,} of {item.blocks:,}",
-                "" if item.shards is None else f"{item.shards_done:,} of {item.shards:,}",
-                item.detail,
-            ]
-            for item in found.stages
-        ]
+        lines = [_line(item) for item in found.stages]
         console.result(f"run directory: {found.run}")
-        console.result(aligned(["stage", "state", "blocks", "shards", "detail"], rows))
+        console.result(aligned(["stage", "state", "blocks", "shards", "detail"], lines))
         console.result(f"next: {found.next_command or 'nothing left to run in this version'}")
         return 0 if found.is_sound else 3
+
+
+def _line(item: "StageStatus") -> list[str]:
+    """A stage as a line of the table."""
+    name = item.stage if item.set_name is None else f"{item.stage}/{item.set_name}"
+    blocks, shards, details = "", "", [item.detail]
+    if progress := item.progress:
+        blocks = f"{progress.blocks_done:,} of {progress.blocks:,}"
+        if progress.shards is not None:
+            shards = f"{progress.shards_done:,} of {progress.shards:,}"
+        if item.state == "running":
+            details.append(f"{progress.rows_done:,} of {progress.rows:,} rows")
+        elif item.state == "interrupted" and progress.blocks_done == progress.blocks:
+            details.append("only to combine the blocks")
+        if progress.seconds_left is not None:
+            details.append(f"about {duration(progress.seconds_left)} left")
+    return [name, str(item.state), blocks, shards, ", ".join(details)]
 
 
 def plain_question(arguments: list[str]) -> StatusQuestion | None:

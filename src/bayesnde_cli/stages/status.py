@@ -1,20 +1,20 @@
 """Where a run stands: every stage's state, blocks and shards done, and what to type next."""
 
+import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from bayesnde_cli.artifacts import manifest as manifests
-from bayesnde_cli.artifacts import plan as plans
-from bayesnde_cli.artifacts import shards
-from bayesnde_cli.artifacts.claims import block_holders, holder
+from bayesnde_cli.artifacts.claims import holder, holders_among
 from bayesnde_cli.artifacts.fingerprint import sha256_file
 from bayesnde_cli.artifacts.layout import STAGES, TEST_SET, RunLayout, Stage, stage_named
 from bayesnde_cli.artifacts.manifest import Manifest
 from bayesnde_cli.artifacts.upstream import stale_inputs
 from bayesnde_cli.errors import BayesndeError
+from bayesnde_cli.stages.block_progress import BlockProgress, block_progress
 from bayesnde_cli.stages.reporting import counted
 
 # `status` reads the user's files again up to this size, to see whether they have changed.
@@ -40,13 +40,12 @@ class StageStatus:
     set_name: str | None
     state: State
     detail: str = ""
-    blocks_done: int | None = None
-    blocks: int | None = None
-    shards_done: int | None = None
-    shards: int | None = None
+    progress: BlockProgress | None = None  # of a stage that works in blocks
 
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "state": str(self.state)}
+        flat = {**asdict(self), "state": str(self.state)}
+        progress = flat.pop("progress") or dict.fromkeys(item.name for item in fields(BlockProgress))
+        return flat | progress
 
 
 @dataclass(frozen=True)
@@ -85,20 +84,29 @@ def run_status(layout: RunLayout, commands: Sequence[str], *, is_verifying: bool
 
 
 def _stage_status(layout: RunLayout, stage: Stage, set_name: str | None, is_verifying: bool) -> StageStatus:
+    folder = layout.stage_dir(stage.name, set_name)
+    names = os.listdir(folder) if folder.is_dir() else []  # one look at a folder that may hold 100,000 blocks
+    state, detail = _state(layout, stage, set_name, names, is_verifying)
+    progress = None
+    if set_name is not None:
+        progress = block_progress(layout, stage.name, set_name, names, is_running=state is State.RUNNING)
+    return StageStatus(stage.name, set_name, state, detail, progress)
+
+
+def _state(
+    layout: RunLayout, stage: Stage, set_name: str | None, names: Sequence[str], is_verifying: bool
+) -> tuple[State, str]:
+    """The state of a stage, with what there is to say of it; `names` are those of its folder's files."""
     manifest_file = layout.manifest_file(stage.name, set_name)
     folder = manifest_file.parent
     who = holder(layout.claim_file(stage.name, set_name))
-    progress = _progress(layout, stage, set_name)
     if who is not None and who.is_alive:
-        return StageStatus(stage.name, set_name, State.RUNNING, str(who), **progress)
-    if not manifest_file.exists():
-        at_work = {(other.host, other.pid) for other in block_holders(folder).values() if other.is_alive}
+        return State.RUNNING, str(who)
+    if manifest_file.name not in names:
+        at_work = {(other.host, other.pid) for other in holders_among(folder, names).values() if other.is_alive}
         if at_work:
-            detail = counted(len(at_work), "process", "processes")
-            return StageStatus(stage.name, set_name, State.RUNNING, detail, **progress)
-        if folder.is_dir() and any(folder.iterdir()):
-            return StageStatus(stage.name, set_name, State.INTERRUPTED, "run it again to go on", **progress)
-        return StageStatus(stage.name, set_name, State.MISSING)
+            return State.RUNNING, counted(len(at_work), "process", "processes")
+        return (State.INTERRUPTED, "run it again to go on") if names else (State.MISSING, "")
     try:
         manifest = manifests.read(manifest_file)
         manifests.check_outputs(manifest, folder, deep=is_verifying)
@@ -106,10 +114,8 @@ def _stage_status(layout: RunLayout, stage: Stage, set_name: str | None, is_veri
         changed = [] if stage.is_per_set else _changed_data(manifest)
         stale = [*stale_inputs(layout, manifest), *changed]
     except BayesndeError as error:
-        return StageStatus(stage.name, set_name, State.DAMAGED, f"{error.what}: {'; '.join(error.found)}", **progress)
-    if stale:
-        return StageStatus(stage.name, set_name, State.STALE, "; ".join(stale), **progress)
-    return StageStatus(stage.name, set_name, State.DONE, manifest.ended, **progress)
+        return State.DAMAGED, f"{error.what}: {'; '.join(error.found)}"
+    return (State.STALE, "; ".join(stale)) if stale else (State.DONE, manifest.ended)
 
 
 def _changed_data(manifest: Manifest) -> list[str]:
@@ -126,23 +132,6 @@ def _changed_data(manifest: Manifest) -> list[str]:
         if not is_same:
             changed.append(f"{path} has changed")
     return changed
-
-
-def _progress(layout: RunLayout, stage: Stage, set_name: str | None) -> dict[str, int]:
-    """Blocks and shards done of a stage that works in blocks."""
-    if set_name is None or not layout.plan_file(stage.name, set_name).exists():
-        return {}
-    try:
-        plan = plans.read(layout.plan_file(stage.name, set_name))
-        frozen = shards.frozen_count(layout, stage.name, set_name)
-    except BayesndeError:
-        return {}
-    done = plans.blocks_done(layout, plan)
-    progress = {"blocks_done": len(done), "blocks": plan.n_blocks}
-    if frozen is not None:
-        parts = [shards.blocks_of(shards.Shard(index, frozen), plan.n_blocks) for index in range(1, frozen + 1)]
-        progress |= {"shards_done": sum(done.issuperset(part) for part in parts), "shards": frozen}
-    return progress
 
 
 def _next_command(layout: RunLayout, statuses: Sequence[StageStatus], commands: Sequence[str]) -> str | None:

@@ -57,7 +57,8 @@ class ParquetTable(Table):
                 raise not_numbers(self.source, name)
         schema = schema_of(kinds)
         try:
-            with pq.ParquetFile(self.source.path) as file:
+            # Not buffered ahead: that would hold the whole file.
+            with pq.ParquetFile(self.source.path, pre_buffer=False) as file:
                 for batch in file.iter_batches(MAX_BATCH_ROWS, columns=list(kinds)):
                     columns = [self._cast(name, batch.column(name), kind) for name, kind in kinds.items()]
                     yield pa.RecordBatch.from_arrays(columns, schema=schema)

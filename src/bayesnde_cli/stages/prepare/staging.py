@@ -59,7 +59,7 @@ class StagedTable:
     def batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Batches of rows, each with the position of its first row."""
         first_row = 0
-        with pq.ParquetFile(self._file) as file:
+        with pq.ParquetFile(self._file, pre_buffer=False) as file:  # buffered ahead, it would be held whole
             for batch in file.iter_batches(batch_size=BATCH_ROWS):
                 yield first_row, batch
                 first_row += batch.num_rows

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from bayesnde_cli.artifacts import manifest as manifests
-from bayesnde_cli.artifacts import plan as plans
 from bayesnde_cli.artifacts import shards
 from bayesnde_cli.artifacts.atomic import sweep
 from bayesnde_cli.artifacts.layout import RunLayout
@@ -17,12 +16,14 @@ from bayesnde_cli.data.roles import match_columns
 from bayesnde_cli.stages.outputs import no_empty_folders
 from bayesnde_cli.stages.reporting import Report
 from bayesnde_cli.stages.scoring.combining import combined
-from bayesnde_cli.stages.scoring.density_table import DENSITY_SCHEMA, DENSITY_VERSION
+from bayesnde_cli.stages.scoring.density_table import DENSITY_SCHEMA, DENSITY_VERSION, density_columns
 from bayesnde_cli.stages.scoring.engine import EngineFactory, LazyEngine, open_engine
+from bayesnde_cli.stages.scoring.export import export_draws, require_writer
 from bayesnde_cli.stages.scoring.job import Asked, Job, is_up_to_date, make_job
 from bayesnde_cli.stages.scoring.outcomes import Drawn, Scored, ShardDone
 from bayesnde_cli.stages.scoring.rows import SetRows, open_rows
 from bayesnde_cli.stages.scoring.sharing import share
+from bayesnde_cli.stages.scoring.versions import warn_of_other_versions
 from bayesnde_cli.stages.scoring.work import DensityWork, PosteriorWork, Work
 
 __all__ = ["Asked", "Drawn", "Scored", "ShardDone", "open_engine", "run_density", "run_posterior"]
@@ -32,17 +33,21 @@ def run_posterior(
     layout: RunLayout, asked: Asked, config: PosteriorConfig, report: Report, *, factory: EngineFactory = open_engine
 ) -> Drawn | ShardDone:
     """Draw from the latent posterior of every row."""
+    if asked.is_exporting:
+        require_writer()
     job = make_job(layout, asked, config)
     with no_empty_folders(job.folder):
         if is_up_to_date(job, is_restart=asked.is_restart):
-            return _drawn(job, manifests.read(layout.manifest_file(job.stage, job.set_name)), is_up_to_date=True)
+            return _drawn(job, asked, report, is_up_to_date=True)
         rows = open_rows(job, report)
-        plan = _joined(job, rows)
-        work = PosteriorWork(job, plan, rows, LazyEngine(layout, job.config, factory))
-        if asked.shard is not None:
-            return _shard(work, asked.shard, report)
-        share(layout, plan, range(plan.n_blocks), work.compute, report)
-        return _drawn(job, combined(work), is_up_to_date=False)
+        plan = _joined(job, rows, report)
+        work = PosteriorWork(job, plan, rows, LazyEngine(layout, job.config, factory), report)
+        shard = _frozen(layout, plan, asked.shard)
+        _share(work, shard)
+        if shard is not None:
+            return _shard_done(work, shard)
+        combined(work)
+        return _drawn(job, asked, report, is_up_to_date=False)
 
 
 def run_density(
@@ -52,55 +57,71 @@ def run_density(
     """Score every row; `columns`, all if none, are checked before the long work and handed back."""
     job = make_job(layout, asked, config)
     with no_empty_folders(job.folder):
-        if is_up_to_date(job, is_restart=asked.is_restart):
-            found = manifests.read(layout.manifest_file(job.stage, job.set_name))
-            return _scored(job, found, report, _chosen(columns, _columns_of(job)), is_up_to_date=True)
-        work = _density_work(job, open_rows(job, report), config, report, factory)
-        chosen = _chosen(columns, work.columns.names)
-        if asked.shard is not None:
-            return _shard(work, asked.shard, report)
-        share(layout, work.plan, range(work.plan.n_blocks), work.compute, report)
-        manifest = combined(work)
-        if work.is_keeping_draws and not missing_blocks(layout, work.posterior.plan):
-            combined(work.posterior)
-        return _scored(job, manifest, report, chosen, is_up_to_date=False)
+        is_done = is_up_to_date(job, is_restart=asked.is_restart)
+        if is_done and not config.keep_draws:
+            return _scored(job, report, _chosen(columns, _columns_of(job)), is_up_to_date=True)
+        rows = open_rows(job, report)
+        chosen = _chosen(columns, density_columns(rows.label_fields).names)
+        plan = _joined(job, rows, report)
+        shard = _frozen(layout, plan, asked.shard)
+        engine = LazyEngine(layout, job.config, factory)
+        draws = PosteriorWork(job.of_draws(), job.of_draws().plan(rows.n_rows), rows, engine, report)
+        if config.keep_draws:
+            _keep(draws, shard)
+        if is_done:
+            return _scored(job, report, chosen, is_up_to_date=True)
+        is_reading_draws = draws.store.is_of_plan(report)
+        work = DensityWork(job, plan, rows, engine, report, draws, is_reading_draws)
+        _share(work, shard)
+        if shard is not None:
+            return _shard_done(work, shard)
+        combined(work)
+        return _scored(job, report, chosen, is_up_to_date=False)
 
 
-def _joined(job: Job, rows: SetRows) -> Plan:
+def _keep(draws: PosteriorWork, shard: Shard | None) -> None:
+    """Make the draws as `posterior` does, before they are used; its stage is complete afterwards, or the shard's part.
+
+    Never at the cost of draws of other settings: `SettingsDiffer` if such are there.
+    """
+    if is_up_to_date(draws.job, is_restart=False):
+        return
+    _joined(draws.job, draws.rows, draws.report)
+    _share(draws, shard)
+    if shard is None:
+        combined(draws)
+
+
+def _joined(job: Job, rows: SetRows, report: Report) -> Plan:
     """The plan of a job, made or joined; what killed processes left in its folder goes."""
     sweep(job.folder)
-    return create_or_join(job.layout, job.plan(rows.n_rows))
+    plan = create_or_join(job.layout, job.plan(rows.n_rows))
+    if missing_blocks(job.layout, plan):
+        warn_of_other_versions(job.layout, plan, report)
+    return plan
 
 
-def _density_work(
-    job: Job, rows: SetRows, config: DensityConfig, report: Report, factory: EngineFactory
-) -> DensityWork:
-    engine = LazyEngine(job.layout, job.config, factory)
-    of_draws = job.of_draws()
-    plan = of_draws.plan(rows.n_rows)
-    path = job.layout.plan_file(plan.stage, plan.set_name)
-    if config.keep_draws:
-        create_or_join(job.layout, plan)
-    is_same = path.exists() and plans.read(path) == plan
-    if path.exists() and not is_same:
-        report.note(f"{job.layout.label(plan.stage, plan.set_name)} was made with other settings and is not used")
-    return DensityWork(
-        job, _joined(job, rows), rows, engine, PosteriorWork(of_draws, plan, rows, engine),
-        is_reading_draws=is_same, is_keeping_draws=config.keep_draws,
-    )  # fmt: skip
+def _frozen(layout: RunLayout, plan: Plan, asked: Shard | ArrayTask | None) -> Shard | None:
+    """The shard that was asked for; None: all blocks."""
+    return None if asked is None else shards.freeze(layout, plan.stage, plan.set_name, asked)
 
 
-def _shard(work: Work, asked: Shard | ArrayTask, report: Report) -> ShardDone:
-    """Compute the blocks of one shard."""
+def _share(work: Work, shard: Shard | None) -> None:
+    """Have the blocks of a shard, or all, computed."""
+    share(work.job.layout, work.plan, _blocks(work.plan, shard), work.compute, work.report)
+
+
+def _blocks(plan: Plan, shard: Shard | None) -> range:
+    return range(plan.n_blocks) if shard is None else shards.blocks_of(shard, plan.n_blocks)
+
+
+def _shard_done(work: Work, shard: Shard) -> ShardDone:
     layout, plan = work.job.layout, work.plan
-    shard = shards.freeze(layout, plan.stage, plan.set_name, asked)
-    blocks = shards.blocks_of(shard, plan.n_blocks)
-    share(layout, plan, blocks, work.compute, report)
     return ShardDone(
         folder=str(work.job.folder),
         set_name=plan.set_name,
         shard=str(shard),
-        n_shard_blocks=len(blocks),
+        n_shard_blocks=len(_blocks(plan, shard)),
         blocks_done=len(blocks_done(layout, plan)),
         n_blocks=plan.n_blocks,
         next_command=layout.command(plan.stage, plan.set_name),
@@ -118,24 +139,29 @@ def _columns_of(job: Job) -> list[str]:
     return column_names(job.layout.density_file(job.set_name), Stamp(DENSITY_SCHEMA, DENSITY_VERSION, job.run_id))
 
 
-def _drawn(job: Job, manifest: Manifest, *, is_up_to_date: bool) -> Drawn:
+def _manifest(job: Job) -> Manifest:
+    return manifests.read(job.layout.manifest_file(job.stage, job.set_name))
+
+
+def _drawn(job: Job, asked: Asked, report: Report, *, is_up_to_date: bool) -> Drawn:
     return Drawn(
+        export=str(export_draws(job, report)) if asked.is_exporting else None,
         folder=str(job.folder),
         set_name=job.set_name,
         is_up_to_date=is_up_to_date,
         n_chains=job.config.chains,
         n_draws=job.config.draws,
-        **manifest.result,
+        **_manifest(job).result,
     )
 
 
-def _scored(job: Job, manifest: Manifest, report: Report, columns: list[str], *, is_up_to_date: bool) -> Scored:
+def _scored(job: Job, report: Report, columns: list[str], *, is_up_to_date: bool) -> Scored:
     scored = Scored(
         file=str(job.layout.density_file(job.set_name)),
         set_name=job.set_name,
         is_up_to_date=is_up_to_date,
         columns=columns,
-        **manifest.result,
+        **_manifest(job).result,
     )
     verdicts = [[name, f"{count:,}", f"{100 * count / scored.n_rows:.1f}%"] for name, count in scored.verdicts.items()]
     report.table("verdicts", ["verdict", "rows", "share"], verdicts)

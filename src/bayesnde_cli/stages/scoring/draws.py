@@ -1,17 +1,23 @@
 """Draws on disk: a table of the draws of each block, and one of what is known of each row's chains."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 
+from bayesnde_cli.artifacts import plan as plans
 from bayesnde_cli.artifacts.blocks import publish_block, read_block
+from bayesnde_cli.artifacts.environment import computing_versions, versions_text
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.plan import Plan
 from bayesnde_cli.artifacts.tables import Stamp, read_table, writing_table_once
+from bayesnde_cli.errors import BadArtifact, MissingArtifact
 from bayesnde_cli.inference.block import Draws
+from bayesnde_cli.stages.reporting import Report
 
 DIAGNOSTICS_SCHEMA, DIAGNOSTICS_VERSION = "diagnostics", 1
 # What the chains of a row tell, beside the draws themselves.
-_OF_CHAINS = ("acceptance", "divergences", "step_size", "n_gradients")
+_OF_CHAINS = ("acceptance", "divergences", "step_size", "n_gradients", "missed_mass")
 
 
 def repeated(draws: Draws, n_real: int, n_rows: int) -> Draws:
@@ -29,6 +35,21 @@ class DrawStore:
     def __init__(self, layout: RunLayout, plan: Plan) -> None:
         self._layout, self._plan = layout, plan
         self._stamp = Stamp(DIAGNOSTICS_SCHEMA, DIAGNOSTICS_VERSION, plan.run_id, plan.plan_hash)
+
+    def is_of_plan(self, report: Report) -> bool:
+        """Whether draws are there that belong to the plan; says so if they belong to another one, or may do."""
+        path = self._layout.plan_file(self._plan.stage, self._plan.set_name)
+        label = self._layout.label(self._plan.stage, self._plan.set_name)
+        try:
+            found = plans.read(path)
+        except MissingArtifact:
+            return False
+        except BadArtifact as error:
+            report.warn(f"{error.what}, and {label} is not used; to repair it, {error.hint}")
+            return False
+        if found != self._plan:
+            report.note(f"{label} was made with other settings and is not used")
+        return found == self._plan
 
     def has(self, block: int) -> bool:
         return self._layout.block_file(self._plan.stage, self._plan.set_name, block).exists()
@@ -57,7 +78,8 @@ class DrawStore:
         table = pa.table(diagnostics | {name: values[:n_rows] for name, values in figures.items()})
         path = self._layout.diagnostics_file(self._plan.set_name, block)
         # First the diagnostics: where there is a block, there are its diagnostics.
-        with writing_table_once(path, table.schema, self._stamp) as (writer, _):
+        stamp = replace(self._stamp, made_with=versions_text(computing_versions()))
+        with writing_table_once(path, table.schema, stamp) as (writer, _):
             writer.write(table)
         publish_block(self._layout, self._plan, block, _draws_table(row_ids, draws.z))
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -12,13 +12,17 @@ from bayesnde_cli.config import PosteriorConfig
 from bayesnde_cli.inference.block import Draws, Rows
 from bayesnde_cli.rng import derive_seed
 
+if TYPE_CHECKING:
+    from bayesnde_cli.inference.engine import EngineSettings
+
 
 class Engine(Protocol):
     """Draws and scores blocks of rows; equal arguments give equal bits."""
 
     def sample(self, rows: Rows, seed: int) -> Draws: ...
 
-    def score(self, rows: Rows, draws: Draws, seed: int) -> dict[str, np.ndarray]: ...
+    def score(self, rows: Rows, draws: Draws, seed: int, n_real: int | None = None) -> dict[str, np.ndarray]:
+        """`n_real` rows are the user's; those after them fill the block up, and their figures are not looked at."""
 
     def diagnostics(self, draws: Draws) -> dict[str, np.ndarray]: ...
 
@@ -65,6 +69,12 @@ def open_engine(layout: RunLayout, config: PosteriorConfig, *, is_verbose: bool 
 
     assert config.seed is not None
     model = read_model(layout, derive_seed(config.seed, "posterior", "known latents"))
-    names = [item.name for item in fields(engine.EngineSettings) if hasattr(config, item.name)]
-    settings = engine.EngineSettings(**{name: getattr(config, name) for name in names})
-    return Opened(engine.Engine(model, settings), device)
+    return Opened(engine.Engine(model, engine_settings(config)), device)
+
+
+def engine_settings(config: PosteriorConfig) -> "EngineSettings":
+    """Those of the engine's settings that a config has; the others are the engine's own."""
+    from bayesnde_cli.inference.engine import EngineSettings
+
+    names = [item.name for item in fields(EngineSettings) if hasattr(config, item.name)]
+    return EngineSettings(**{name: getattr(config, name) for name in names})

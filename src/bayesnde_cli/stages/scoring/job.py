@@ -1,7 +1,8 @@
 """What a scoring stage is asked for: on which rows, with which settings, and whether it has been done."""
 
+import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -9,7 +10,7 @@ from bayesnde_cli.artifacts import manifest as manifests
 from bayesnde_cli.artifacts import plan as plans
 from bayesnde_cli.artifacts.differences import compare, settings_differ
 from bayesnde_cli.artifacts.discard import discard
-from bayesnde_cli.artifacts.environment import utc_now
+from bayesnde_cli.artifacts.environment import computing_versions, utc_now
 from bayesnde_cli.artifacts.fingerprint import set_name_of
 from bayesnde_cli.artifacts.layout import TEST_SET, RunLayout
 from bayesnde_cli.artifacts.manifest import StageState
@@ -18,8 +19,9 @@ from bayesnde_cli.artifacts.shards import ArrayTask, Shard
 from bayesnde_cli.artifacts.upstream import refuse_stale, require, stale_inputs
 from bayesnde_cli.config import PosteriorConfig
 from bayesnde_cli.data.readers import Source, TextFormat, sources_of
-from bayesnde_cli.errors import BadArtifact
+from bayesnde_cli.errors import BadArtifact, StageBusy
 from bayesnde_cli.stages.reading import describe_sources, text_format
+from bayesnde_cli.stages.scoring.sharing import POLL_SECONDS
 
 # Of the stages before, the outputs that decide a row's draws and density.
 _READ = {"prepare": ("schema.json",), "refine": ("weights/model.npz", "latents.parquet")}
@@ -35,6 +37,7 @@ class Asked:
     stdin: BinaryIO | None = None
     shard: Shard | ArrayTask | None = None
     is_restart: bool = False
+    is_exporting: bool = False  # `posterior`: the draws go into one file for other programs, too
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class Job:
         settings = {name: value for name, value in self.config.identity().items() if name not in _IN_PLAN}
         return Plan(
             self.stage, self.set_name, self.run_id, n_rows=n_rows, block_rows=self.config.block_rows, seed=self.seed,
-            inputs=self.hashes, settings=settings,
+            inputs=self.hashes, settings=settings, packages=computing_versions(),
         )  # fmt: skip
 
     def of_draws(self) -> "Job":
@@ -125,8 +128,8 @@ def is_up_to_date(job: Job, *, is_restart: bool) -> bool:
     """
     layout, stage, set_name = job.layout, job.stage, job.set_name
     manifest_file, plan_file = layout.manifest_file(stage, set_name), layout.plan_file(stage, set_name)
-    if is_restart and (manifest_file.exists() or _is_other_plan(job)):
-        discard(layout, stage, set_name)
+    if is_restart and _is_to_go(job):
+        _remove(job)
     if manifest_file.exists():
         refuse_stale(layout, stage, set_name, stale_inputs(layout, manifests.read(manifest_file)))
         return manifests.stage_state(layout, stage, job.identity, set_name) is StageState.UP_TO_DATE
@@ -140,7 +143,20 @@ def is_up_to_date(job: Job, *, is_restart: bool) -> bool:
     return False
 
 
-def _is_other_plan(job: Job) -> bool:
+def _remove(job: Job) -> None:
+    """Remove what is there, unless another process has done so and begun anew."""
+    try:
+        discard(job.layout, job.stage, job.set_name, is_wanted=lambda: _is_to_go(job))
+    except StageBusy:  # perhaps by another shard of an array whose shards are all told to restart
+        time.sleep(POLL_SECONDS)
+        if _is_to_go(job):
+            raise
+
+
+def _is_to_go(job: Job) -> bool:
+    """Whether a restart removes what is there: it is complete, or was begun otherwise."""
+    if job.layout.manifest_file(job.stage, job.set_name).exists():
+        return True
     path = job.layout.plan_file(job.stage, job.set_name)
     if not path.exists():
         return False
@@ -152,4 +168,4 @@ def _is_other_plan(job: Job) -> bool:
 
 def _differences(found: Plan, job: Job) -> list[str]:
     """What the job asks for otherwise than a plan on disk; how many rows there are is no question of settings."""
-    return compare(asdict(found), asdict(job.plan(found.n_rows)))
+    return compare(found.identity, job.plan(found.n_rows).identity)

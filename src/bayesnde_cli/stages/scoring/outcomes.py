@@ -18,18 +18,24 @@ class Drawn:
     n_chains: int
     n_draws: int
     divergences: int
-    rhat_max: float | None
+    rhat_max: float | None  # of the rows where it is finite
     ess_min: float
+    n_not_finite: int = 0  # rows whose R-hat is not
+    made_with: Mapping[str, int] = field(default_factory=dict)  # blocks by versions
+    export: str | None = None  # the file that all draws were written to
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     def __str__(self) -> str:
         rhat = "R-hat not finite" if self.rhat_max is None else f"R-hat up to {self.rhat_max:.3f}"
+        if self.n_not_finite and self.rhat_max is not None:
+            rhat += f" (not finite for {counted(self.n_not_finite, 'row')})"
         text = (
             f"{self.folder}: {counted(self.n_rows, 'row')}, {counted(self.n_chains, 'chain')} of "
             f"{counted(self.n_draws, 'draw')} each, {rhat}, {counted(self.divergences, 'divergence')}"
         )
+        text += f"; draws in {self.export}" if self.export else ""
         return f"{text} (up to date)" if self.is_up_to_date else text
 
 
@@ -42,8 +48,10 @@ class Scored:
     is_up_to_date: bool
     n_rows: int
     n_reliable: int
-    mean_log_density: float | None
+    mean_log_density: float | None  # of the rows where it is finite
     verdicts: Mapping[str, int]
+    n_not_finite: int = 0  # rows where it is not
+    made_with: Mapping[str, int] = field(default_factory=dict)  # blocks by versions
     columns: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -51,8 +59,9 @@ class Scored:
 
     def __str__(self) -> str:
         mean = "not finite" if self.mean_log_density is None else f"{self.mean_log_density:.4f}"
+        left_out = f"; without {counted(self.n_not_finite, 'row')} where it is not finite" if self.n_not_finite else ""
         text = (
-            f"{self.file}: {counted(self.n_rows, 'row')}, mean log-density {mean} (units of the file), "
+            f"{self.file}: {counted(self.n_rows, 'row')}, mean log-density {mean} (units of the file{left_out}), "
             f"{self.n_reliable:,} reliable"
         )
         return f"{text} (up to date)" if self.is_up_to_date else text

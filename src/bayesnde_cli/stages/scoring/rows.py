@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from bayesnde_cli.artifacts.layout import TEST_SET
 from bayesnde_cli.artifacts.row_ranges import RowRanges, column_names
-from bayesnde_cli.artifacts.tables import Stamp, writing_table_once
+from bayesnde_cli.artifacts.tables import Stamp, writing_table
 from bayesnde_cli.data.labels import label_fields
 from bayesnde_cli.data.new_rows import ModelRows, match_table, model_rows
 from bayesnde_cli.data.readers import open_sources
@@ -24,6 +24,7 @@ from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION
 from bayesnde_cli.stages.reading import read_schema
 from bayesnde_cli.stages.reporting import Report
 from bayesnde_cli.stages.scoring.job import Job
+from bayesnde_cli.stages.scoring.sharing import alone
 
 STAGED_SCHEMA, STAGED_SCHEMA_VERSION = "model-rows", 1
 _MODEL_COLUMNS = ("row_id", "x_scaled", "log_jacobian")
@@ -81,25 +82,31 @@ class SetRows:
 
 
 def open_rows(job: Job, report: Report) -> SetRows:
-    """The rows of the job's data set; the user's table is read if that has not been done."""
+    """The rows of the job's data set; the user's table is read if that has not been done, by one process."""
     schema = read_schema(job.layout)
     if job.set_name == TEST_SET:
         stamp = Stamp(ROWS_SCHEMA, ROWS_SCHEMA_VERSION, job.run_id)
         return SetRows(job.layout.split_file(TEST_SET), stamp, schema)
     path = job.layout.rows_file(job.stage, job.set_name)
     stamp = Stamp(STAGED_SCHEMA, STAGED_SCHEMA_VERSION, job.run_id)
+    rows = _staged(path, stamp, schema)
+    if rows is None:
+        with alone(job.layout, job.stage, job.set_name, report):
+            # Another process may have put them down meanwhile.
+            rows = _staged(path, stamp, schema) or _stage(job, path, stamp, schema, report)
+    return rows
+
+
+def _staged(path: Path, stamp: Stamp, schema: Schema) -> SetRows | None:
+    """The rows that were put down; None if there are none, or damaged ones, or those of an earlier `prepare`."""
     try:
         return SetRows(path, stamp, schema)
-    except BadArtifact:  # damaged, or left by an interrupted run before `prepare` was done again
-        path.unlink(missing_ok=True)
-    except MissingArtifact:
-        pass
-    _stage(job, path, stamp, schema, report)
-    return SetRows(path, stamp, schema)
+    except (BadArtifact, MissingArtifact):
+        return None
 
 
-def _stage(job: Job, path: Path, stamp: Stamp, schema: Schema, report: Report) -> None:
-    """Read the user's table and put its rows down. Of processes that do so at once one wins; their files are equal."""
+def _stage(job: Job, path: Path, stamp: Stamp, schema: Schema, report: Report) -> SetRows:
+    """Read the user's table and put its rows down."""
     table = open_sources(job.sources, job.text)
     report.note(f"read as: {table.description}")
     matched, ignored = match_table(table, schema)
@@ -114,7 +121,7 @@ def _stage(job: Job, path: Path, stamp: Stamp, schema: Schema, report: Report) -
         ]
     )
     n_rows = 0
-    with report.progress("reading", None, "rows") as advance, writing_table_once(path, columns, stamp) as (writer, _):
+    with report.progress("reading", None, "rows") as advance, writing_table(path, columns, stamp) as writer:
         for batch in model_rows(table, matched):
             writer.write(_record_batch(batch, columns))
             n_rows += len(batch.row_ids)
@@ -123,6 +130,7 @@ def _stage(job: Job, path: Path, stamp: Stamp, schema: Schema, report: Report) -
             raise BadInput(
                 "the input has no rows", found=f"read as: {table.description}", hint="give a table with rows"
             )
+    return SetRows(path, stamp, schema)
 
 
 def _record_batch(rows: ModelRows, columns: pa.Schema) -> pa.RecordBatch:

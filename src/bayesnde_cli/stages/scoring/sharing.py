@@ -1,21 +1,23 @@
 """Many processes on the blocks of one data set: each takes what nobody has, and at the end all of it is there."""
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from bayesnde_cli.artifacts import claims
 from bayesnde_cli.artifacts.layout import RunLayout
-from bayesnde_cli.artifacts.plan import Plan, blocks_done
+from bayesnde_cli.artifacts.plan import Plan, blocks_done, create_or_join
 from bayesnde_cli.stages.reporting import Report, counted
 
-# How often to look after blocks that others are at work on.
+# How often to look after work that others are at.
 POLL_SECONDS = 0.5
 
 
 def share(layout: RunLayout, plan: Plan, blocks: Iterable[int], compute: Callable[[int], None], report: Report) -> None:
     """Have all of `blocks` published: compute what is missing, block by block, and wait for what others have claimed.
 
-    `compute` publishes its block. What a process that died had claimed is taken over.
+    `compute` publishes its block. What a process that died had claimed is taken over. `SettingsDiffer` if another
+    process has begun the stage anew with another plan: blocks of two plans never come together.
     """
     wanted = list(blocks)
     done = blocks_done(layout, plan)
@@ -38,12 +40,38 @@ def share(layout: RunLayout, plan: Plan, blocks: Iterable[int], compute: Callabl
                 time.sleep(POLL_SECONDS)
 
 
+@contextlib.contextmanager
+def alone(layout: RunLayout, stage: str, set_name: str, report: Report) -> Iterator[None]:
+    """The stage on a data set to ourselves; while another process has it we wait."""
+    path = layout.claim_file(stage, set_name)
+    is_told = False
+    while True:
+        with claims.holding(path) as ours:
+            if ours is not None:
+                yield
+                return
+        if not is_told:
+            who = claims.holder(path)
+            report.note(f"waiting for {layout.label(stage, set_name)}" + (f": {who} is at it" if who else ""))
+            is_told = True
+        time.sleep(POLL_SECONDS)
+
+
 def _is_published(layout: RunLayout, plan: Plan, block: int, compute: Callable[[int], None]) -> bool:
     """Whether a block is there, computed now if nobody else is at it."""
     path = layout.block_file(plan.stage, plan.set_name, block)
     if path.exists():
         return True
     with claims.holding(layout.claim_file(plan.stage, plan.set_name, block)) as ours:
-        if ours is not None and not path.exists():  # published between the look and the claim
+        if ours is None or _is_being_removed(layout, plan):
+            return False
+        create_or_join(layout, plan)  # the stage may have been removed, and begun anew, since the last block
+        if not path.exists():  # published between the look and the claim
             compute(block)
-    return ours is not None
+    return True
+
+
+def _is_being_removed(layout: RunLayout, plan: Plan) -> bool:
+    """Whether a process has the stage to itself, as `discard` does. To be asked when the claim on a block is ours."""
+    who = claims.holder(layout.claim_file(plan.stage, plan.set_name))
+    return who is not None and who.is_alive

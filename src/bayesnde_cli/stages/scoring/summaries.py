@@ -4,54 +4,67 @@ import math
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 
 class DensitySummary:
-    """How many rows have which verdict, and the mean log-density of all."""
+    """How many rows have which verdict, and the mean log-density of those where it is finite."""
 
     def __init__(self) -> None:
         self._n_rows = 0
         self._n_reliable = 0
+        self._n_finite = 0
         self._verdicts: Counter[str] = Counter()
-        self._sums: list[float] = []
+        self._sums: list[float] = []  # of each block, for one rounding of the whole
 
     def add(self, table: pa.Table) -> None:
+        finite = _finite(table, "log_density")
         self._n_rows += table.num_rows
         self._n_reliable += pc.sum(table["reliable"]).as_py()
+        self._n_finite += len(finite)
         self._verdicts.update(table["verdict"].to_pylist())
-        self._sums.append(math.fsum(table["log_density"].to_pylist()))
+        self._sums.append(math.fsum(finite))
 
     def result(self) -> dict[str, Any]:
-        mean = math.fsum(self._sums) / self._n_rows
         return {
             "n_rows": self._n_rows,
             "n_reliable": self._n_reliable,
-            "mean_log_density": mean if math.isfinite(mean) else None,
+            "mean_log_density": math.fsum(self._sums) / self._n_finite if self._n_finite else None,
+            "n_not_finite": self._n_rows - self._n_finite,
             "verdicts": dict(self._verdicts.most_common()),
         }
 
 
 class ChainSummary:
-    """How well the chains of all rows have mixed."""
+    """How well the chains of all rows have mixed; R-hat of rows where it is finite."""
 
     def __init__(self) -> None:
         self._n_rows = 0
+        self._n_finite = 0
         self._divergences = 0
         self._rhat_max = 0.0
         self._ess_min = math.inf
 
     def add(self, table: pa.Table) -> None:
+        rhat = _finite(table, "rhat_max")
         self._n_rows += table.num_rows
+        self._n_finite += len(rhat)
         self._divergences += pc.sum(table["divergences"]).as_py()
-        self._rhat_max = max(self._rhat_max, *table["rhat_max"].to_pylist())
-        self._ess_min = min(self._ess_min, *table["ess_min"].to_pylist())
+        self._rhat_max = max([self._rhat_max, *rhat.tolist()])
+        self._ess_min = min([self._ess_min, *table["ess_min"].to_pylist()])
 
     def result(self) -> dict[str, Any]:
         return {
             "n_rows": self._n_rows,
             "divergences": self._divergences,
-            "rhat_max": self._rhat_max if math.isfinite(self._rhat_max) else None,  # None: beyond all numbers
+            "rhat_max": self._rhat_max if self._n_finite else None,
+            "n_not_finite": self._n_rows - self._n_finite,
             "ess_min": self._ess_min,
         }
+
+
+def _finite(table: pa.Table, column: str) -> np.ndarray:
+    values = table[column].to_numpy()
+    return values[np.isfinite(values)]

@@ -11,8 +11,10 @@ import pyarrow as pa
 
 from bayesnde_cli.artifacts.blocks import iter_blocks, publish_block
 from bayesnde_cli.artifacts.plan import Plan
+from bayesnde_cli.errors import BadArtifact, MissingArtifact
 from bayesnde_cli.inference.block import Draws
 from bayesnde_cli.rng import derive_seed
+from bayesnde_cli.stages.reporting import Report
 from bayesnde_cli.stages.scoring.density_table import DENSITY_SCHEMA, DENSITY_VERSION, density_columns, density_table
 from bayesnde_cli.stages.scoring.draws import DIAGNOSTICS_SCHEMA, DIAGNOSTICS_VERSION, DrawStore, repeated
 from bayesnde_cli.stages.scoring.engine import LazyEngine
@@ -29,6 +31,7 @@ class Work(ABC):
     plan: Plan
     rows: SetRows
     opened: LazyEngine
+    report: Report
     schema_name: ClassVar[str]  # of the table of all blocks
     schema_version: ClassVar[int]
 
@@ -75,15 +78,12 @@ class PosteriorWork(Work):
 
     def compute(self, block: int) -> None:
         rows = self.rows.block(*self.plan.rows(block))
-        self.keep(block, rows, self.draws(block, rows))
+        draws = self.draws(block, rows)
+        self.store.write(block, rows.row_ids, draws, self.opened.engine.diagnostics(draws))
 
     def draws(self, block: int, rows: BlockRows) -> Draws:
         """The draws of a block, made now."""
         return self.opened.engine.sample(rows.padded(self.plan.block_rows), self.seed(block))
-
-    def keep(self, block: int, rows: BlockRows, draws: Draws) -> None:
-        """Publish the draws of a block."""
-        self.store.write(block, rows.row_ids, draws, self.opened.engine.diagnostics(draws))
 
     def tables(self) -> Iterator[pa.Table]:
         return (self.store.diagnostics(block) for block in range(self.plan.n_blocks))
@@ -98,7 +98,6 @@ class DensityWork(Work):
 
     posterior: PosteriorWork
     is_reading_draws: bool  # those on disk belong to the same settings
-    is_keeping_draws: bool
     schema_name = DENSITY_SCHEMA
     schema_version = DENSITY_VERSION
 
@@ -112,17 +111,21 @@ class DensityWork(Work):
 
     def compute(self, block: int) -> None:
         rows = self.rows.block(*self.plan.rows(block))
-        draws = repeated(self._draws(block, rows), len(rows.row_ids), self.plan.block_rows)
-        figures = self.opened.engine.score(rows.padded(self.plan.block_rows), draws, self.seed(block))
+        n_real, n_rows = len(rows.row_ids), self.plan.block_rows
+        draws = repeated(self._draws(block, rows), n_real, n_rows)
+        figures = self.opened.engine.score(rows.padded(n_rows), draws, self.seed(block), n_real=n_real)
         publish_block(self.job.layout, self.plan, block, density_table(rows, figures, self.columns))
 
     def _draws(self, block: int, rows: BlockRows) -> Draws:
+        """The draws of a block: those that are there, or the same ones made now."""
         if self.is_reading_draws and self.posterior.store.has(block):
-            return self.posterior.store.read(block)
-        draws = self.posterior.draws(block, rows)
-        if self.is_keeping_draws:
-            self.posterior.keep(block, rows, draws)
-        return draws
+            try:
+                return self.posterior.store.read(block)
+            except (BadArtifact, MissingArtifact) as error:
+                self.is_reading_draws = self.posterior.store.is_of_plan(self.report)  # until `posterior --restart`
+                if self.is_reading_draws:
+                    self.report.warn(f"{error.what}: its draws are made again here; to repair it, {error.hint}")
+        return self.posterior.draws(block, rows)
 
     def tables(self) -> Iterator[pa.Table]:
         return iter_blocks(self.job.layout, self.plan)

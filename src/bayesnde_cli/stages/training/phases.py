@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from bayesnde_cli.config import RefineConfig, TrainingConfig, WarmstartConfig
-from bayesnde_cli.config.stages import FEWEST_EPOCHS, MOST_EPOCHS, TYPICAL_STEPS
+from bayesnde_cli.config.stages import FEWEST_EPOCHS, MOST_EPOCHS, SMALL_REFINE_STEPS, TYPICAL_STEPS
 from bayesnde_cli.inference import hmc
 from bayesnde_cli.model.discriminator import DiscriminatorSpec
 from bayesnde_cli.model.networks import NetworkSpec, parameter_shapes
@@ -90,7 +90,8 @@ class _Pace:
         # A small table gets several steps an epoch, too.
         self.batch_rows = max(1, min(config.batch_rows, n_rows // _LEAST_STEPS))
         self.steps_per_epoch = n_rows // self.batch_rows
-        typical = math.ceil(TYPICAL_STEPS / self.steps_per_epoch)
+        is_small_refine = isinstance(config, RefineConfig) and networks.decoder.kind == "mlp"
+        typical = math.ceil((SMALL_REFINE_STEPS if is_small_refine else TYPICAL_STEPS) / self.steps_per_epoch)
         self.n_epochs = config.epochs or min(max(typical, FEWEST_EPOCHS), MOST_EPOCHS)
         self._weights = sum(
             math.prod(shape)

@@ -36,11 +36,9 @@ def test_the_log_prior_is_standard_normal() -> None:
     np.testing.assert_allclose(log_prior(tf.constant(z)), norm.logpdf(z).sum(axis=-1), rtol=1e-12)
 
 
-def test_cells_are_float32_and_their_sum_is_float64_when_asked() -> None:
+def test_cells_are_computed_and_added_up_in_float64_when_asked() -> None:
     parts = [tf.constant(part, tf.float32) for part in _cells(3, 2000)]
-    cells = log_normal(*parts)
-    assert cells.dtype == tf.float32
-    exact = np.asarray(cells, np.float64).sum(axis=-1)
+    exact = np.asarray(log_normal(*(tf.cast(part, tf.float64) for part in parts))).sum(axis=-1)
     wide = log_likelihood(*parts, dtype=tf.float64)
     assert wide.dtype == tf.float64
     np.testing.assert_allclose(wide, exact, rtol=1e-13)
@@ -48,6 +46,9 @@ def test_cells_are_float32_and_their_sum_is_float64_when_asked() -> None:
     assert narrow.dtype == tf.float32
     assert np.any(np.abs(np.asarray(narrow, np.float64) - exact) > 1e-13 * np.abs(exact))
     assert log_prior(parts[0], dtype=tf.float64).dtype == tf.float64
+    # A square that float32 has no number for.
+    far = log_likelihood(tf.constant([1e20]), tf.constant([0.0]), tf.constant([1.0]), dtype=tf.float64)
+    np.testing.assert_allclose(far, -0.5e40, rtol=1e-6)
 
 
 def test_a_row_is_compared_with_each_of_its_chains_and_never_with_another_row() -> None:

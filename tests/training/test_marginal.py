@@ -72,7 +72,7 @@ def test_without_the_part_around_the_mode_it_would_not_be(rows: np.ndarray, monk
 
     def stay(decoder, x, y, start):  # type: ignore[no-untyped-def]
         eye = tf.eye(start.shape[1], batch_shape=[start.shape[0]])
-        return marginal.Mode(start, 1e3 * eye, 1e-3 * eye)
+        return marginal.Mode(start, 1e3 * eye, 1e-3 * eye, tf.ones([start.shape[0]], tf.bool))
 
     monkeypatch.setattr(marginal, "find_mode", stay)
     assert _error(rows, sd=1e-4).mean() < -0.1

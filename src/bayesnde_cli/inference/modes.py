@@ -15,6 +15,7 @@ from bayesnde_cli.inference.proposal import MixtureOfT
 from bayesnde_cli.inference.target import Target
 from bayesnde_cli.model.latent_mode import find_mode
 from bayesnde_cli.model.likelihood import DecoderLike, log_likelihood
+from bayesnde_cli.model.student_t import log_t
 
 # Latents of the bank that are in the running for a row; the temperature makes so many of them likely.
 _N_LIKELY = 128
@@ -213,14 +214,12 @@ def draw_jump(modes: Modes, noise: tf.Tensor, freedom_noise: tf.Tensor, uniform:
 
 def log_jump(modes: Modes, z: tf.Tensor) -> tf.Tensor:
     """The log-density of that mixture. (rows, n, d) -> (rows, n) float64."""
-    d = z.shape[2]
     difference = z[:, :, None, :] - modes.z[:, None, :, :]  # (rows, n, modes, d)
     standard = tf.einsum("rnmi,rmij->rnmj", difference, modes.factor)  # rows of (z - z0)' L
     square = tf.cast(tf.reduce_sum(tf.square(standard), axis=3), tf.float64)
     log_det = tf.reduce_sum(tf.math.log(tf.cast(tf.linalg.diag_part(modes.factor), tf.float64)), axis=2)
-    constant = math.lgamma(0.5 * (FREEDOM + d)) - math.lgamma(0.5 * FREEDOM) - 0.5 * d * math.log(FREEDOM * math.pi)
-    log_t = constant + log_det[:, None, :] - 0.5 * (FREEDOM + d) * tf.math.log1p(square / FREEDOM)
-    return tf.reduce_logsumexp(_jump_log_weights(modes)[:, None, :] + log_t, axis=2)
+    log_parts = log_t(square, -log_det[:, None, :], freedom=FREEDOM, d=z.shape[2])
+    return tf.reduce_logsumexp(_jump_log_weights(modes)[:, None, :] + log_parts, axis=2)
 
 
 def _jump_log_weights(modes: Modes) -> tf.Tensor:

@@ -16,6 +16,7 @@ import tensorflow as tf
 from bayesnde_cli.model import random_numbers
 from bayesnde_cli.model.latent_mode import triangular_factor
 from bayesnde_cli.model.likelihood import log_prior
+from bayesnde_cli.model.student_t import log_t
 
 # A draw beyond this is none: under the prior N(0, I) no posterior reaches there. NaN and infinity are none either.
 _FARTHEST = 1e6
@@ -143,21 +144,17 @@ def draw(
 
 
 def log_prob(proposal: MixtureOfT, z: tf.Tensor, *, freedom: int = 3, defensive_weight: float = 0.05) -> tf.Tensor:
-    """log q(z), with the multivariate t of nu = `freedom`. z (rows, n, d) -> (rows, n) float64.
-
-    log t = log G((nu + d) / 2) - log G(nu / 2) - d / 2 log(nu pi) - log det L
-            - (nu + d) / 2 log(1 + |L^-1 (z - m)|^2 / nu)
-    """
+    """log q(z). z (rows, n, d) -> (rows, n) float64."""
     z = tf.cast(z, tf.float64)
-    nu, d, n_components = freedom, z.shape[2], proposal.means.shape[1]
-    constant = math.lgamma(0.5 * (nu + d)) - math.lgamma(0.5 * nu) - 0.5 * d * math.log(nu * math.pi)
-    log_heights = math.log1p(-defensive_weight) + proposal.log_weights + constant - _log_det(proposal.factors)
+    d, n_components = z.shape[2], proposal.means.shape[1]
+    log_weights, log_dets = math.log1p(-defensive_weight) + proposal.log_weights, _log_det(proposal.factors)
 
     # One component after the other: all at once would hold (rows, components, n, d) numbers.
     def add(k: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         mean, inverse = tf.gather(proposal.means, k, axis=1), tf.gather(proposal.inverses, k, axis=1)
         square = tf.reduce_sum(tf.square(tf.matmul(z - mean[:, None, :], inverse, transpose_b=True)), axis=2)
-        part = tf.gather(log_heights, k, axis=1)[:, None] - 0.5 * (nu + d) * tf.math.log1p(square / nu)
+        log_weight, log_det = (tf.gather(part, k, axis=1)[:, None] for part in (log_weights, log_dets))
+        part = log_weight + log_t(square, log_det, freedom=freedom, d=d)
         return k + 1, tf.maximum(total, part) + tf.math.log1p(tf.exp(-tf.abs(total - part)))
 
     log_defensive = math.log(defensive_weight) if defensive_weight > 0.0 else -math.inf

@@ -90,7 +90,9 @@ def round_runner(decoder: NetworkSpec, encoder: NetworkSpec, settings: ColumnSet
     if decoder.n_in != decoder.n_out:
         raise ValueError(f"{decoder.n_in} latents for {decoder.n_out} columns: each column needs its own")
     names = ("loss", "negative_log_likelihood", "encoder_negative_log_likelihood")
-    decay = 1.0 - 1.0 / max(1.0, settings.average_steps)
+    # Of few steps, the mean forgets where they began.
+    memory = min(settings.average_steps, 0.1 * settings.n_rounds * settings.steps_per_round)
+    decay = 1.0 - 1.0 / max(1.0, memory)
 
     @tf.function(jit_compile=True, autograph=False)
     def run(state: AutoencoderState, cells: Cells, seed: tf.Tensor) -> tuple[AutoencoderState, Losses]:

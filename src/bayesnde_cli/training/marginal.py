@@ -15,6 +15,7 @@ from bayesnde_cli.model.latent_mode import Mode, find_mode
 from bayesnde_cli.model.likelihood import DecoderLike, log_joint, log_prior
 from bayesnde_cli.model.networks import NetworkSpec
 from bayesnde_cli.model.parameters import Parameters
+from bayesnde_cli.model.student_t import log_t
 from bayesnde_cli.training.joint_parameters import decoder_of, encoder_of
 
 # The share of draws from the prior; the others are half around the mode, half from the proposal.
@@ -92,9 +93,7 @@ def _draw_t(mode: Mode, noise: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 def _log_t(mode: Mode, z: tf.Tensor) -> tf.Tensor:
     """The log-density of the multivariate t. (rows, draws, d) -> (rows, draws) float64."""
-    d = z.shape[2]
     standard = tf.matmul(z - mode.z[:, None, :], mode.factor)  # rows of (z - z0)' L
     square = tf.reduce_sum(tf.square(tf.cast(standard, tf.float64)), axis=2)
     log_det = tf.reduce_sum(tf.math.log(tf.cast(tf.linalg.diag_part(mode.factor), tf.float64)), axis=1)
-    constant = math.lgamma(0.5 * (_FREEDOM + d)) - math.lgamma(0.5 * _FREEDOM) - 0.5 * d * math.log(_FREEDOM * math.pi)
-    return constant + log_det[:, None] - 0.5 * (_FREEDOM + d) * tf.math.log1p(square / _FREEDOM)
+    return log_t(square, -log_det[:, None], freedom=_FREEDOM, d=z.shape[2])

@@ -257,6 +257,10 @@ def error_figures(options: argparse.Namespace) -> dict[str, Any]:
     # The same draws: what changes comes from the further tries alone.
     scores["default"] = opened(configs["default"]).score(rows, draws, seed)
     told("default")
+    # And from as many draws of the proposal as the paper makes.
+    more = opened(replace(configs["default"], escalations=0, proposal_draws=configs["paper"].proposal_draws))
+    scores["paper's proposal draws"] = more.score(rows, draws, seed)
+    told("paper's proposal draws")
     return {"run": str(options.run), **compared(scores, references)}
 
 

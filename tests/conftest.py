@@ -96,3 +96,14 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list:
 
     monkeypatch.setattr(scoring, "open_engine", scoring.open_engine)  # put back afterwards
     return fake_engine.install()
+
+
+@pytest.fixture
+def linear(monkeypatch: pytest.MonkeyPatch) -> list:
+    """The draws and engines that this process opens from now on: those of a linear model."""
+    import linear_model
+    from bayesnde_cli.stages import applying, scoring
+
+    monkeypatch.setattr(scoring, "open_engine", scoring.open_engine)  # put back afterwards
+    monkeypatch.setattr(applying, "open_prior", applying.open_prior)
+    return linear_model.install()

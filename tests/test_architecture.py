@@ -11,8 +11,9 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "bayesnde_cli"
 GROUND = {"config", "errors", "rng"}
 # cli -> stages -> {data, training, inference, evaluation, artifacts} -> model -> {config, errors, rng}
 ALLOWED = {
-    "cli": {"cli", "stages", "data", "artifacts", "evaluation", *GROUND},
-    "stages": {"stages", "data", "training", "inference", "evaluation", "artifacts", "model", *GROUND},
+    "cli": {"cli", "stages", "data", "artifacts", "evaluation", "report", *GROUND},
+    "stages": {"stages", "report", "data", "training", "inference", "evaluation", "artifacts", "model", *GROUND},
+    "report": {"report", *GROUND},
     "data": {"data", *GROUND},
     "training": {"training", "model", *GROUND},
     "inference": {"inference", "model", *GROUND},

@@ -28,7 +28,7 @@ STAGES = (
     Stage("refine", ("prepare", "warmstart"), False),
     Stage("posterior", ("prepare", "refine"), True, is_optional=True),
     Stage("density", ("prepare", "refine", "posterior"), True),
-    Stage("evaluate", ("prepare", "density"), True),
+    Stage("evaluate", ("prepare", "refine", "density"), True),
 )
 _STAGE_BY_NAME = {stage.name: stage for stage in STAGES}
 

@@ -11,11 +11,17 @@ from bayesnde_cli import __version__
 
 # Name and first line of each command; the list of commands is shown without loading them.
 COMMANDS = {
+    "fit": "From a table to a report: prepare, warmstart, refine, density of the test rows, evaluate.",
     "prepare": "Check, type, split and scale a table; the first stage of a run.",
     "warmstart": "Fit the generative model from scratch; the second stage of a run.",
     "refine": "Refine the warm start; the third stage of a run.",
     "posterior": "Draw from the latent posterior of every row; `density` uses the draws.",
     "density": "The log-density of every row, with its Monte-Carlo error and a verdict.",
+    "evaluate": "How good the densities are: figures with errors, beside plain estimators on the same rows.",
+    "sample": "New rows of the fitted model, in the units and types of the file that it was fitted to.",
+    "outliers": "The rows of lowest density, with their rank, error and verdict beside their own columns.",
+    "classify": "The probability of every class for every row, p(y | x), from densities p(x | y).",
+    "grid": "The density of two columns on a grid, all others integrated out, as a table and a picture.",
     "simulate": "Rows of a distribution whose exact log-density is known, as the column true_log_density.",
     "status": "Show the stages of a run: missing, running, interrupted, done, stale or damaged, and the next command.",
 }
@@ -76,5 +82,6 @@ def bayesnde(
       bayesnde warmstart
       bayesnde refine
       bayesnde density
+      bayesnde evaluate
       bayesnde status
     """

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -10,12 +9,11 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
 
 from bayesnde_cli.errors import escaped
-from bayesnde_cli.stages.reporting import Advance
+from bayesnde_cli.stages.reporting import Advance, aligned
 
 # Without a terminal, a line of progress at most this often (seconds).
 _LINE_EVERY = 10.0
 _WIDEST_CELL = 60
-_NUMBER = re.compile(r"[+-]?[\d,]+(\.\d+)?(e[+-]?\d+)?")
 _YELLOW, _RED, _BOLD, _RESET = "\x1b[33m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
 
@@ -30,21 +28,6 @@ def printable(text: str) -> str:
     return escaped(text, keep="\n\t")
 
 
-def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table as text: columns padded to their widest cell, numbers to the right."""
-    cells = [[escaped(cell) for cell in row] for row in (header, *rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    to_right = [all(_is_number(row[i]) for row in cells[1:]) for i in range(len(header))]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, to_right, strict=True)
-        ).rstrip()
-        for row in cells
-    ]
-    return "\n".join(lines)
-
-
 def _say(text: str, stream: TextIO) -> None:
     """Write a line at once. A reader that has gone away is no reason to stop the work."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -56,10 +39,6 @@ def _say(text: str, stream: TextIO) -> None:
 
 def _cut(cell: str) -> str:
     return cell if len(cell) <= _WIDEST_CELL else cell[: _WIDEST_CELL - 1] + "…"
-
-
-def _is_number(cell: str) -> bool:
-    return not cell or _NUMBER.fullmatch(cell) is not None
 
 
 class Console:

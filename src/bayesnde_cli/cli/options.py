@@ -4,9 +4,9 @@ import dataclasses
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
@@ -26,27 +26,60 @@ VerboseOption = Annotated[
 RestartOption = Annotated[
     bool, typer.Option("--restart", help="Replace what an earlier run of this stage with other settings made.")
 ]
+# The argument of a command that takes settings of any stage.
+ASSIGNMENTS = "assignments"
+AssignmentsOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="STAGE.KEY=VALUE", help="A setting of any stage; repeatable.", show_default=False),
+]
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig)
 
 
-def with_settings(config_class: type[ConfigT]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+class Sources(NamedTuple):
+    """Where settings come from beside the flags of a command and the environment."""
+
+    config_file: Path | None
+    preset: str | None
+
+    def resolve(
+        self, config_class: type[ConfigT], *, flags: Mapping[str, Any] | None = None, assignments: Sequence[str] = ()
+    ) -> ConfigT:
+        """The settings of a stage."""
+        return resolve(
+            config_class, flags=flags or {}, environ=os.environ, config_file=self.config_file, preset=self.preset,
+            assignments=assignments,
+        )  # fmt: skip
+
+
+def with_settings(
+    config_class: type[ConfigT], names: Collection[str] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command every setting of a stage as an option, and hand it the resolved config as `config`.
+
+    With `names`, only these are options; the others come from everywhere else.
+
+    A command with an argument `sources` is handed those, too, for the settings of other stages.
 
     A default is written once, in the config class; flags that are not given stay out of the way of the
     environment, the `--config` file and the preset.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        fields = dataclasses.fields(config_class)  # type: ignore[arg-type]
+        every = dataclasses.fields(config_class)  # type: ignore[arg-type]
+        fields = [item for item in every if names is None or item.name in names]
+        parameters = inspect.signature(command).parameters
 
         @functools.wraps(command)
         def wrapped(*args: Any, config: Path | None, preset: str | None, **options: Any) -> None:
             flags = {item.name: options.pop(item.name) for item in fields}
-            settings = resolve(config_class, flags=flags, environ=os.environ, config_file=config, preset=preset)
+            sources = Sources(config, preset)
+            settings = sources.resolve(config_class, flags=flags, assignments=options.get(ASSIGNMENTS) or ())
+            if "sources" in parameters:
+                options["sources"] = sources
             command(*args, config=settings, **options)
 
-        own = [parameter for name, parameter in inspect.signature(command).parameters.items() if name != "config"]
+        own = [parameter for name, parameter in parameters.items() if name not in ("config", "sources")]
         wrapped.__signature__ = inspect.Signature([*own, *map(_parameter, fields), *_sources()])  # type: ignore[attr-defined]
         wrapped.__annotations__ = {}
         return wrapped

@@ -5,6 +5,7 @@ from bayesnde_cli.config.resolve import preset_names, read_preset, resolve
 from bayesnde_cli.config.stages import (
     STAGE_CONFIGS,
     DensityConfig,
+    EvaluateConfig,
     PosteriorConfig,
     PrepareConfig,
     RefineConfig,
@@ -15,6 +16,7 @@ from bayesnde_cli.config.stages import (
 __all__ = [
     "STAGE_CONFIGS",
     "DensityConfig",
+    "EvaluateConfig",
     "PosteriorConfig",
     "PrepareConfig",
     "RefineConfig",

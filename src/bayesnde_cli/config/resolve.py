@@ -1,10 +1,10 @@
-"""Where several places speak of a setting: flag, environment, `--config` file, preset, default, in this order.
+"""Where several places speak of a setting: flag, `--set`, environment, `--config` file, preset, default, in this order.
 
 The environment variable of `prepare.scale` is `BAYESNDE_PREPARE_SCALE`.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,8 +24,9 @@ def resolve(
     environ: Mapping[str, str],
     config_file: Path | None = None,
     preset: str | None = None,
+    assignments: Sequence[str] = (),
 ) -> ConfigT:
-    """The settings of a stage after flag > environment > file > preset > default."""
+    """The settings of a stage after flag > assignment `stage.key=value` > environment > file > preset > default."""
     stage = config_class.stage
     fields = {item.name: item for item in dataclasses.fields(config_class)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
@@ -39,6 +40,7 @@ def resolve(
             key = name.removeprefix(prefix).lower()
             _require_known(key, fields, what=f"environment variable {name} is not a setting", prefix=prefix)
             values[key] = coerce(fields[key], text, where=name)
+    values |= _stage_table(_tables_of(assignments), stage, where="--set")
     for name, value in flags.items():
         if value is not None:
             values[name] = coerce(fields[name], value, where="--" + name.replace("_", "-"))
@@ -75,6 +77,20 @@ def _read_toml(path: Path) -> dict[str, Any]:
             found=f"reason: {error}",
             hint="it must be a TOML file, UTF-8",
         ) from None
+
+
+def _tables_of(assignments: Sequence[str]) -> dict[str, dict[str, str]]:
+    """The tables that a file with these assignments, `stage.key=value`, would hold."""
+    tables: dict[str, dict[str, str]] = {}
+    for text in assignments:
+        place, sign, value = text.partition("=")
+        stage, dot, key = place.partition(".")
+        if not (sign and dot and key):
+            raise BadConfig(
+                "--set takes stage.key=value", found=f"found: {text}", hint="for instance --set refine.epochs=50"
+            )
+        tables.setdefault(stage.strip(), {})[key.strip()] = value.strip()
+    return tables
 
 
 def _stage_table(tables: Mapping[str, Any], stage: str, *, where: str) -> dict[str, Any]:

@@ -356,6 +356,33 @@ class DensityConfig(PosteriorConfig):
     )
 
 
+@dataclass(frozen=True)
+class EvaluateConfig(StageConfig):
+    """Settings of `evaluate`."""
+
+    stage: typing.ClassVar[str] = "evaluate"
+
+    baselines: bool = setting(True, "Fit plain estimators to the same rows, to compare with.", panel="Figures")
+    accuracy_rows: int = setting(
+        256, "With a condition: rows at most that are scored under every class, for the accuracy of the likeliest one; "
+        "0: none. Each class costs as much as `density`.", minimum=0, panel="Figures",
+    )  # fmt: skip
+    generated_rows: int = setting(
+        5000, "Rows simulated from the model for the generation diagnostics.", minimum=50, panel="Figures"
+    )
+    typicality_rows: int = setting(
+        1000, "Rows simulated from the model, and rows at most, whose densities are compared.", minimum=50,
+        panel="Figures",
+    )  # fmt: skip
+    typicality_draws: int = setting(
+        64, "Importance-sampling draws of each row of that comparison.", minimum=4, panel="Figures"
+    )
+    seed: int | None = _seed_setting()
+    device: str = _device_setting()
+    threads: int | None = _threads_setting()
+
+
 STAGE_CONFIGS: dict[str, type[StageConfig]] = {
-    config.stage: config for config in (PrepareConfig, WarmstartConfig, RefineConfig, PosteriorConfig, DensityConfig)
+    config.stage: config
+    for config in (PrepareConfig, WarmstartConfig, RefineConfig, PosteriorConfig, DensityConfig, EvaluateConfig)
 }

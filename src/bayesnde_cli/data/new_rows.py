@@ -20,6 +20,7 @@ class ModelRows(NamedTuple):
     x_scaled: np.ndarray  # (rows, p) float32, NaN where a cell is missing
     log_jacobian: np.ndarray  # (rows,) float64, of the cells that are there
     labels: dict[str, pa.Array]  # label columns that the file has, by name
+    values: np.ndarray  # (rows, p) float64, the features as numbers in the units of the file, NaN where missing
 
 
 def match_table(table: Table, schema: Schema) -> tuple[Schema, tuple[str, ...]]:
@@ -54,5 +55,5 @@ def model_rows(table: Table, schema: Schema) -> Iterator[ModelRows]:
         row_ids = np.arange(first_row, first_row + batch.num_rows)
         values = schema.encode(batch, row_ids)
         x_scaled, log_jacobian = schema.scale(values, row_ids)
-        yield ModelRows(row_ids, x_scaled, log_jacobian, label_columns(batch, schema, row_ids))
+        yield ModelRows(row_ids, x_scaled, log_jacobian, label_columns(batch, schema, row_ids), values)
         first_row += len(values)

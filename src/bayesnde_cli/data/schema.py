@@ -72,6 +72,11 @@ class Feature:
             return self.map.forward(values)
         return self.map.forward(values, noise_fractions(self.name, row_ids, seed))
 
+    def noisy(self, values: np.ndarray, row_ids: np.ndarray, seed: int) -> np.ndarray:
+        """The quantity whose density is reported: the column with its noise, in the units of the file. (rows,)."""
+        noise = self.map.noise
+        return values if noise is None else noise.add(values, noise_fractions(self.name, row_ids, seed))
+
     def _refuse(self, bad: np.ndarray, column: pa.Array, row_ids: np.ndarray, what: str, found: str) -> None:
         if bad.any():
             index = int(np.flatnonzero(bad)[0])
@@ -114,6 +119,11 @@ class Schema:
             scaled[is_there, position] = u
             log_jacobian[is_there] += log_slope  # column by column: one order of summation on every machine
         return scaled, np.round(log_jacobian, _JACOBIAN_DECIMALS)
+
+    def noisy(self, values: np.ndarray, row_ids: np.ndarray) -> np.ndarray:
+        """Rows with their noise, in the units of the file, (rows, p) float64; a missing cell (NaN) stays one."""
+        columns = zip(self.features, values.T, strict=True)
+        return np.stack([feature.noisy(column, row_ids, self.seed) for feature, column in columns], axis=1)
 
     def text_columns(self) -> set[str]:
         """Columns that must be read as words, whatever they look like."""

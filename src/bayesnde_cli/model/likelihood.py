@@ -10,6 +10,8 @@ from math import log, pi
 
 import tensorflow as tf
 
+from bayesnde_cli.model import random_numbers
+
 # z -> (mean, variance), or (z, y) -> (mean, variance) for a conditional model.
 DecoderLike = Callable[..., tuple[tf.Tensor, tf.Tensor]]
 
@@ -63,6 +65,16 @@ def log_joint(
     """log p(x | z) + log p(z), the latent posterior of x up to its constant. z (…, d), x (…, p) -> (…,)."""
     mean, variance = decoder(z) if y is None else decoder(z, y)
     return log_likelihood(x, mean, variance, mask=mask, dtype=dtype) + log_prior(z, dtype=dtype)
+
+
+def draw_rows(
+    decoder: DecoderLike, n_rows: int, latent_dim: int, seed: tf.Tensor, *, y: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Rows of the model: x = mean(z) + sd(z) * noise, z from the prior. (n_rows, p)."""
+    seeds = tf.random.split(seed, 2)
+    z = random_numbers.normal([n_rows, latent_dim], seeds[0])
+    mean, variance = decoder(z) if y is None else decoder(z, y)
+    return mean + tf.sqrt(variance) * random_numbers.normal(mean.shape, seeds[1])
 
 
 def _total(cells: tf.Tensor, dtype: tf.DType | None) -> tf.Tensor:

@@ -1,8 +1,13 @@
 """How a stage speaks while it works: it reports, somebody else decides what to show."""
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
+
+from bayesnde_cli.errors import escaped
+
+_NUMBER = re.compile(r"[+-]?[\d,]+(\.\d+)?(e[+-]?\d+)?")
 
 Advance = Callable[[int], None]
 
@@ -26,3 +31,22 @@ class Report(Protocol):
 def counted(number: int, singular: str, plural: str | None = None) -> str:
     """A count with its noun: `1 row`, `1,234 rows`."""
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table as text: columns padded to their widest cell, numbers to the right."""
+    cells = [[escaped(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    to_right = [all(_is_number(row[i]) for row in cells[1:]) for i in range(len(header))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, to_right, strict=True)
+        ).rstrip()
+        for row in cells
+    ]
+    return "\n".join(lines)
+
+
+def _is_number(cell: str) -> bool:
+    return not cell or _NUMBER.fullmatch(cell) is not None

@@ -26,7 +26,7 @@ from bayesnde_cli.stages.scoring.sharing import share
 from bayesnde_cli.stages.scoring.versions import warn_of_other_versions
 from bayesnde_cli.stages.scoring.work import DensityWork, PosteriorWork, Work
 
-__all__ = ["Asked", "Drawn", "Scored", "ShardDone", "open_engine", "run_density", "run_posterior"]
+__all__ = ["Asked", "Drawn", "Scored", "ShardDone", "open_engine", "run_density", "run_posterior", "score"]
 
 
 def run_posterior(
@@ -55,7 +55,15 @@ def run_density(
     *, columns: Sequence[str] = (), factory: EngineFactory = open_engine,
 ) -> Scored | ShardDone:  # fmt: skip
     """Score every row; `columns`, all if none, are checked before the long work and handed back."""
-    job = make_job(layout, asked, config)
+    return score(make_job(layout, asked, config), asked, report, columns=columns, factory=factory)
+
+
+def score(
+    job: Job, asked: Asked, report: Report, *, columns: Sequence[str] = (), factory: EngineFactory = open_engine
+) -> Scored | ShardDone:
+    """Score every row of a job."""
+    layout, config = job.layout, job.config
+    assert isinstance(config, DensityConfig)
     with no_empty_folders(job.folder):
         is_done = is_up_to_date(job, is_restart=asked.is_restart)
         if is_done and not config.keep_draws:

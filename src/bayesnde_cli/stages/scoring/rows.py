@@ -93,7 +93,7 @@ def open_rows(job: Job, report: Report) -> SetRows:
     if rows is None:
         with alone(job.layout, job.stage, job.set_name, report):
             # Another process may have put them down meanwhile.
-            rows = _staged(path, stamp, schema) or _stage(job, path, stamp, schema, report)
+            rows = _staged(path, stamp, schema) or stage_rows(job, path, stamp, schema, report)
     return rows
 
 
@@ -105,8 +105,8 @@ def _staged(path: Path, stamp: Stamp, schema: Schema) -> SetRows | None:
         return None
 
 
-def _stage(job: Job, path: Path, stamp: Stamp, schema: Schema, report: Report) -> SetRows:
-    """Read the user's table and put its rows down."""
+def stage_rows(job: Job, path: Path, stamp: Stamp, schema: Schema, report: Report) -> SetRows:
+    """Read the user's table and put its rows down in a file."""
     table = open_sources(job.sources, job.text)
     report.note(f"read as: {table.description}")
     matched, ignored = match_table(table, schema)

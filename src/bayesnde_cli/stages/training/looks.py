@@ -7,12 +7,11 @@ import numpy as np
 import tensorflow as tf
 
 from bayesnde_cli.config import TrainingConfig
-from bayesnde_cli.model import random_numbers
-from bayesnde_cli.model.likelihood import log_likelihood
+from bayesnde_cli.model.likelihood import draw_rows, log_likelihood
 from bayesnde_cli.model.parameters import Parameters
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.stages.training.phases import Networks
-from bayesnde_cli.stages.training.rows import Rows
+from bayesnde_cli.stages.training.rows import Rows, labels_like
 from bayesnde_cli.training.diagnostics import DIAGNOSTICS, class_weighted, diagnose, diagnose_by_class, percentile_ranks
 from bayesnde_cli.training.joint_parameters import decoder_of, encoder_of
 from bayesnde_cli.training.marginal import marginal_scorer
@@ -30,7 +29,7 @@ class Judge:
         seed = derive_seed(config.seed, config.stage, "validation")
         self._networks, self._seed = networks, tf.constant(seed % 2**31, tf.int32)
         self._rows = validation.sample(config.validation_rows, seed)
-        self._generated_y = _labels_like(self._rows.y, config.generated_rows)
+        self._generated_y = labels_like(self._rows.y, config.generated_rows)
         self._n_generated = config.generated_rows if self._generated_y is None else len(self._generated_y)
         self._score = marginal_scorer(networks.decoder, networks.encoder, n_draws=config.validation_draws)
         self._diagnostics_seed = seed
@@ -62,21 +61,8 @@ class Judge:
         return class_weighted(by_class, real_class)
 
     def _generated(self, weights: Parameters, y: tf.Tensor | None) -> tf.Tensor:
-        """Rows of the model: x = mean(z) + sd(z) * noise, z from the prior."""
         spec = self._networks.decoder
-        seeds = tf.random.split(tf.stack([self._seed, -2]), 2)
-        z = random_numbers.normal([self._n_generated, spec.n_in], seeds[0])
-        mean, variance = decoder_of(spec, weights)(z, y)
-        return mean + tf.sqrt(variance) * random_numbers.normal(mean.shape, seeds[1])
-
-
-def _labels_like(y: np.ndarray | None, n: int) -> np.ndarray | None:
-    """About n one-hot labels, each class as often as in y, and once at least."""
-    if y is None:
-        return None
-    counts = y.sum(axis=0)
-    repeats = np.where(counts > 0, np.maximum(1, np.round(n * counts / len(y))), 0).astype(int)
-    return np.repeat(np.eye(y.shape[1], dtype=np.float32), repeats, axis=0)
+        return draw_rows(decoder_of(spec, weights), self._n_generated, spec.n_in, tf.stack([self._seed, -2]), y=y)
 
 
 def ranks(looks: Sequence[Mapping[str, Any]]) -> list[float]:

@@ -49,3 +49,12 @@ def read_rows(layout: RunLayout, split: str) -> Rows:
         log_jacobian=table["log_jacobian"].to_numpy(),
         y=schema.one_hot(table[condition].to_pylist()) if condition else None,
     )
+
+
+def labels_like(y: np.ndarray | None, n: int) -> np.ndarray | None:
+    """About n one-hot labels, each class as often as in y, and once at least."""
+    if y is None:
+        return None
+    counts = y.sum(axis=0)
+    repeats = np.where(counts > 0, np.maximum(1, np.round(n * counts / len(y))), 0).astype(int)
+    return np.repeat(np.eye(y.shape[1], dtype=np.float32), repeats, axis=0)

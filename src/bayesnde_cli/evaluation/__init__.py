@@ -1,0 +1,1 @@
+"""How good densities are: figures from arrays. Nothing here reads a file or prints."""

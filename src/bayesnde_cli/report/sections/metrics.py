@@ -1,0 +1,213 @@
+"""The figures of `evaluate`, ours beside those of plain estimators."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from bayesnde_cli.report.binning import widened
+from bayesnde_cli.report.blocks import folded, grid, note, plot_box, section
+from bayesnde_cli.report.colours import FIRST, SECOND
+from bayesnde_cli.report.fit_checks import baseline_name
+from bayesnde_cli.report.frame import WIDTH, Frame, axis, named_axis
+from bayesnde_cli.report.marks import level_whiskers, points
+from bayesnde_cli.report.markup import Markup, tag
+from bayesnde_cli.report.numerals import nats, numeral, share, with_error
+from bayesnde_cli.report.report_data import ReportData
+from bayesnde_cli.report.tables import table
+
+_OURS = "bayesnde"
+# Classes in a table.
+_MOST_CLASSES = 20
+_OUTLIER_FIGURES = ("auroc", "average_precision", "precision_at_k")
+
+
+def metrics(data: ReportData) -> Markup | None:
+    """All figures, the main ones large."""
+    found = data.metrics
+    if found.get("mean_log_density") is None:
+        return None
+    parts = [
+        _tiles(found),
+        *_comparison(found),
+        *_outliers(found),
+        *_classes(found),
+        *_confusion(found),
+        *_own_rows(found),
+    ]
+    return section("metrics", "Figures", *parts)
+
+
+def _tiles(found: Mapping[str, Any]) -> Markup:
+    """The main figures, large."""
+    rows, truth, outliers = (found.get(name) or {} for name in ("rows", "truth", "outliers"))
+    tiles = [
+        ("mean log-density", with_error(found["mean_log_density"], found.get("mean_log_density_se")),
+         "nats a row, units of the file, ± 2 standard errors"),
+        ("of which Monte Carlo", f"± {numeral(2 * (found.get('mean_log_density_mc_se') or 0.0), 2)}",
+         "nats, 2 standard errors"),
+        ("in the model's space", nats(found.get("mean_log_density_scaled")), "nats a row, after scaling"),
+    ]  # fmt: skip
+    if rows.get("n"):
+        tiles.append(
+            ("reliable rows", share(rows["n_reliable"], rows["n"]), f"{rows['n_reliable']:,} of {rows['n']:,}")
+        )
+    if truth.get("spearman") is not None:
+        tiles.append(("rank correlation", numeral(truth["spearman"], 4), "with the true log-density (Spearman)"))
+        tiles.append(("error", numeral(truth.get("rmse"), 3), "nats, root mean square against the truth"))
+    if outliers.get("auroc") is not None:
+        n = f"{outliers['n_outliers']:,} outliers among {rows.get('n', 0):,} rows"
+        tiles.append(("AUROC", numeral(outliers["auroc"], 4), n))
+    if found.get("accuracy") is not None:
+        tiles.append(("accuracy", share(found["accuracy"], 1.0), "class of highest density"))
+    boxes = [
+        tag(
+            "div",
+            tag("span", name, class_="name"),
+            tag("span", value, class_="value"),
+            tag("span", text, class_="unit"),
+        )
+        for name, value, text in tiles
+    ]
+    return tag("div", *boxes, class_="tiles")
+
+
+def _comparison(found: Mapping[str, Any]) -> list[Markup]:
+    """Ours and the baselines by mean log-density, best first."""
+    baselines = _known(found, "mean_log_density")
+    if not baselines:
+        reason = (found.get("reasons") or {}).get("baselines")
+        return [note(f"No plain estimators beside it: {reason}.")] if reason else []
+    means = {_OURS: (found["mean_log_density"], found.get("mean_log_density_se"))}
+    means |= {name: (item["mean_log_density"], item.get("mean_log_density_se")) for name, item in baselines.items()}
+    order = sorted(means, key=lambda name: -means[name][0])
+    rows = []
+    for name in order:
+        item = baselines.get(name, {})
+        gain = "" if name == _OURS else with_error(item.get("gain"), item.get("gain_se"))
+        rows.append((_label(name), with_error(*means[name]), gain, _chosen(item.get("chosen"))))
+    header = ("estimator", "mean log-density", "we gain", "chosen for it")
+    return [
+        tag("h3", "Beside plain estimators, on the same rows"),
+        table(header, rows, strong=order.index(_OURS), words=(0, 3)),
+        grid(plot_box("Mean log-density, ± 2 standard errors", _dots(means, order))),
+        note("Higher is better. What we gain is the mean difference row by row, with its own error: rows that are hard "
+             "for every estimator do not count."),
+    ]  # fmt: skip
+
+
+def _dots(means: Mapping[str, tuple[float, float | None]], order: list[str]) -> Markup:
+    names = order[::-1]  # the best on top
+    mean = np.array([means[name][0] for name in names], np.float64)
+    half = np.array([2 * (means[name][1] or 0.0) for name in names])
+    low, high = widened(float((mean - half).min()), float((mean + half).max()), by=0.05)
+    labels = [_label(name) for name in names]
+    frame = Frame(
+        axis(low, high, "nats a row", 4), named_axis(labels), height=60 + 26 * len(names),
+        left=min(WIDTH / 2, 16 + 6.2 * max(map(len, labels))),
+    )  # fmt: skip
+    place = np.arange(len(names), dtype=np.float64)
+    is_ours = np.array([name == _OURS for name in names])
+    marks = [
+        mark
+        for chosen, colour in ((is_ours, FIRST), (~is_ours, SECOND))
+        for mark in (
+            level_whiskers(frame, place[chosen], (mean - half)[chosen], (mean + half)[chosen], colour),
+            points(frame, mean[chosen], place[chosen], colour, 8),
+        )
+    ]
+    return frame.plot("Mean log-density of each estimator with two standard errors", *marks)
+
+
+def _outliers(found: Mapping[str, Any]) -> list[Markup]:
+    """How well low densities find the labelled outliers, beside baselines and detectors."""
+    ours = found.get("outliers") or {}
+    if ours.get("auroc") is None:
+        return []
+    others = {
+        name: item["outliers"]
+        for name, item in (found.get("baselines") or {}).items()
+        if item and (item.get("outliers") or {}).get("auroc") is not None
+    }
+    ranked = sorted({_OURS: ours} | others, key=lambda name: -({_OURS: ours} | others)[name]["auroc"])
+    rows = [
+        (_label(name), *(numeral(({_OURS: ours} | others)[name].get(figure), 3) for figure in _OUTLIER_FIGURES))
+        for name in ranked
+    ]
+    header = ("estimator", "AUROC", "average precision", "precision at k")
+    text = f"The {ours['n_outliers']:,} labelled outliers were not told to any estimator as such; k is their number. "
+    text += "A density knows what is rare; whether what is rare is what somebody called an outlier, it cannot know."
+    return [tag("h3", "Outliers found by low density"), table(header, rows, strong=ranked.index(_OURS)), note(text)]
+
+
+def _classes(found: Mapping[str, Any]) -> list[Markup]:
+    """The mean log-density of each class."""
+    classes = found.get("classes") or {}
+    rows = [
+        (name, f"{item.get('n', 0):,}", with_error(item.get("mean_log_density"), item.get("mean_log_density_se")))
+        for name, item in list(classes.items())[:_MOST_CLASSES]
+    ]
+    return [tag("h3", _title("By class", classes)), table(("class", "rows", "mean log-density"), rows)] if rows else []
+
+
+def _confusion(found: Mapping[str, Any]) -> list[Markup]:
+    """The class of highest density against the true one."""
+    matrix = found.get("confusion_matrix") or {}
+    if not matrix:
+        return []
+    names = matrix["classes"][:_MOST_CLASSES]
+    rows = [
+        (f"is {name}", *(f"{n:,}" for n in counts[:_MOST_CLASSES]))
+        for name, counts in zip(names, matrix["counts"][:_MOST_CLASSES], strict=True)
+    ]
+    title = _title("The class of highest density against the true one", matrix["classes"])
+    return [tag("h3", title), table(("", *(f"found {name}" for name in names)), rows)]
+
+
+def _title(text: str, classes: Collection[str]) -> str:
+    n = len(classes)
+    return text if n <= _MOST_CLASSES else f"{text}, {_MOST_CLASSES} of {n:,} classes"
+
+
+def _own_rows(found: Mapping[str, Any]) -> list[Markup]:
+    """What the model's own rows say: typicality and the eight diagnostics."""
+    parts = []
+    typicality = found.get("typicality") or {}
+    if typicality.get("rows") and typicality.get("simulated"):
+        quantiles = sorted(typicality["rows"]["quantiles"], key=float)
+        rows = [
+            (words, nats(item["mean"]), *(nats(item["quantiles"][name]) for name in quantiles))
+            for words, item in (("these rows", typicality["rows"]), ("rows of the model", typicality["simulated"]))
+        ]
+        parts += [
+            tag("h3", "Log-densities in the model's space, of these rows and of rows that the model makes"),
+            table(("", "mean", *(f"{name} %" for name in quantiles)), rows),
+        ]
+    generation = {name: value for name, value in (found.get("generation") or {}).items() if isinstance(value, float)}
+    if generation:
+        rows = [(name.replace("_", " "), numeral(value, 3)) for name, value in generation.items()]
+        parts.append(folded("Eight distances between these rows and generated ones (0 is best)",
+                            table(("distance", "value"), rows)))  # fmt: skip
+    return parts
+
+
+def _known(found: Mapping[str, Any], figure: str) -> dict[str, Any]:
+    """The baselines that have a figure."""
+    baselines = found.get("baselines") or {}
+    return {name: item for name, item in baselines.items() if item and item.get(figure) is not None}
+
+
+def _label(name: str) -> str:
+    return name if name == _OURS else baseline_name(name)
+
+
+def _chosen(chosen: Mapping[str, Any] | None) -> str:
+    """What was chosen, in a few words; choices of each class are too many for a cell."""
+    if not chosen or any(isinstance(value, Mapping) for value in chosen.values()):
+        return "by class" if chosen else ""
+    words = [
+        f"{name.replace('_', ' ')} {numeral(value, 3) if isinstance(value, float) else value}"
+        for name, value in chosen.items()
+        if not name.startswith("n_")  # counts of rows
+    ]
+    return ", ".join(words)

@@ -1,0 +1,72 @@
+"""Can these densities be trusted? The answer in plain words, from checks that each say what they looked at.
+
+Two things must hold: each number is computed right (that of the model, up to its error), and the model fits the rows.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from bayesnde_cli.report.check import Cause, Check, Level
+from bayesnde_cli.report.fit_checks import baselines, by_heart, held_out, truth, typicality
+from bayesnde_cli.report.numerals import share
+from bayesnde_cli.report.report_data import ReportData
+from bayesnde_cli.report.table_checks import linear, size, spikes
+
+# Of all rows, so many may be in doubt before care is due, and before the whole is.
+_FEW_ROWS, _MANY_ROWS = 0.02, 0.10
+# Verdicts on rows with which nothing is wrong, and on those that are only less exact than wanted.
+_SOUND = ("reliable", "no cells")
+_WIDE = "error above target"
+
+
+@dataclass(frozen=True)
+class Trust:
+    """The answer, and the checks that it rests on."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def level(self) -> Level:
+        return max((check.level for check in self.checks), default=Level.FAIR)
+
+    @property
+    def causes(self) -> set[Cause]:
+        return {check.cause for check in self.checks if check.level is not Level.GOOD}
+
+
+def judge(data: ReportData) -> Trust:
+    """The answer for a scored data set."""
+    looks: list[Callable[[ReportData], Check | None]] = [
+        reliable_rows, truth, baselines, typicality, held_out, by_heart, size, spikes, linear,
+    ]  # fmt: skip
+    checks = [check for check in (look(data) for look in looks) if check]
+    is_fit_known = any(data.metrics.get(name) for name in ("baselines", "typicality", "truth"))
+    if not is_fit_known:
+        text = "Nothing says yet whether the model fits these rows."
+        checks.append(Check("Fit", Level.FAIR, text, Cause.UNKNOWN))
+    return Trust(tuple(checks))
+
+
+def reliable_rows(data: ReportData) -> Check | None:
+    """Whether the log-densities are computed right, by the verdicts on rows."""
+    rows = data.metrics.get("rows") or {}
+    verdicts = dict(rows.get("verdicts") or {})
+    if not verdicts and data.rows is not None:
+        names, counts = np.unique(data.rows.verdict.astype(str), return_counts=True)
+        verdicts = dict(zip(names.tolist(), counts.tolist(), strict=True))
+    n = sum(verdicts.values())
+    if not n:
+        return None
+    n_reliable = sum(verdicts.pop(name, 0) for name in _SOUND)
+    n_wide = verdicts.get(_WIDE, 0)
+    n_doubtful = n - n_reliable - n_wide
+    text = f"{n_reliable:,} of {n:,} rows ({share(n_reliable, n)}) are reliable: checked, and known to "
+    text += f"{data.limits.mc_se:g} nats or better."
+    if verdicts:
+        text += f" The others: {', '.join(f'{count:,} {name}' for name, count in verdicts.items())}."
+    level = Level.POOR if n_doubtful > _MANY_ROWS * n else Level.FAIR
+    if n - n_reliable <= _FEW_ROWS * n:
+        level = Level.GOOD
+    return Check("Each number", level, text, Cause.ESTIMATES if n_doubtful > n_wide else Cause.PRECISION)

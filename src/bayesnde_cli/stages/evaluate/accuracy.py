@@ -1,0 +1,49 @@
+"""Which class makes each row likeliest: the engine's log p(x | y) for every y."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from bayesnde_cli.evaluation.classes import accuracy_figures
+from bayesnde_cli.evaluation.figures import Figures
+from bayesnde_cli.inference.block import Rows
+from bayesnde_cli.rng import bits_at, derive_seed
+from bayesnde_cli.stages.evaluate.job import EvaluateJob
+from bayesnde_cli.stages.evaluate.rows import TableRows
+from bayesnde_cli.stages.reporting import Report
+from bayesnde_cli.stages.scoring.by_class import log_densities_by_class
+from bayesnde_cli.stages.scoring.engine import EngineFactory
+
+
+def class_accuracy(
+    job: EvaluateJob, rows: TableRows, class_names: tuple[str, ...], factory: EngineFactory, report: Report
+) -> Figures:
+    """Accuracy and confusion matrix of rows with classes, with the settings that the densities were made with.
+
+    Of a large table some rows, chosen by their own random numbers.
+    """
+    # Classes are nats apart, and a row under a wrong class may never reach the target: there are no further tries.
+    config = replace(job.density, escalations=0, device=job.config.device, threads=job.config.threads)
+    seed = derive_seed(job.seed, "evaluate", job.set_name, "classes")
+    some = np.sort(np.argsort(bits_at(seed, rows.row_ids), kind="stable")[: job.config.accuracy_rows])
+    cells, n_block = rows.x[some], config.block_rows
+    engine = factory(job.layout, config).engine
+    found = []
+    with report.progress("classes", -(-len(cells) // n_block), "blocks") as advance:
+        for index, start in enumerate(range(0, len(cells), n_block)):
+            own = cells[start : start + n_block]
+            scored = log_densities_by_class(
+                engine, _block(own, n_block), len(class_names), derive_seed(seed, index), n_real=len(own)
+            )
+            found.append([scored[name][: len(own)] for name in ("log_density_scaled", "mc_se")])
+            advance(1)
+    log_density, mc_se = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    assert rows.classes is not None
+    return accuracy_figures(log_density, mc_se, rows.classes[some], class_names)
+
+
+def _block(cells: np.ndarray, n_rows: int) -> Rows:
+    """Cells, NaN where missing, as a block of so many rows: the last one is repeated."""
+    cells = cells[np.minimum(np.arange(n_rows), len(cells) - 1)]
+    observed = ~np.isnan(cells)
+    return Rows(np.where(observed, cells, np.float32(0.0)), None if observed.all() else observed, None)

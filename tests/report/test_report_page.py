@@ -1,0 +1,123 @@
+"""The page: complete, safe, well-formed, and content with less."""
+
+import re
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from report_samples import HOSTILE, column, full_data, scored_rows
+
+from bayesnde_cli.report.page import render
+from bayesnde_cli.report.report_data import ReportData, ScoredRows, Subject
+
+SECTIONS = ["verdict", "metrics", "training", "densities", "map", "marginals", "errors", "lowest", "provenance"]
+
+
+def _page(text: str) -> ElementTree.Element:
+    assert text.startswith("<!doctype html>\n")
+    return ElementTree.fromstring(text.removeprefix("<!doctype html>\n"))
+
+
+def _sections(text: str) -> list[str]:
+    return [part.attrib["id"] for part in _page(text).iter("section")]
+
+
+def test_full_data_of_two_features_have_every_section_in_order() -> None:
+    assert _sections(render(full_data())) == SECTIONS
+
+
+def test_more_features_have_a_matrix_of_pairs_instead_of_a_map() -> None:
+    wanted = [{"map": "pairs"}.get(name, name) for name in SECTIONS]
+    assert _sections(render(full_data(n_columns=4))) == wanted
+
+
+def test_nothing_but_a_subject_is_enough() -> None:
+    assert _sections(render(ReportData(Subject("t", "test", "now")))) == ["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "gone"),
+    [
+        ({"metrics": {}}, {"metrics"}),
+        ({"training": ()}, {"training"}),
+        ({"rows": None}, {"densities", "map", "errors"}),
+        ({"columns": ()}, {"map", "marginals"}),
+        ({"pair_maps": ()}, {"map"}),
+        ({"lowest": None}, {"lowest"}),
+        ({"seen_log_density": {}}, set()),
+    ],
+)
+def test_a_part_that_is_not_known_is_left_out_and_the_others_stay(missing: dict, gone: set[str]) -> None:
+    assert _sections(render(replace(full_data(), **missing))) == [name for name in SECTIONS if name not in gone]
+
+
+def test_no_name_becomes_markup() -> None:
+    text = render(full_data(n_columns=3))
+    assert HOSTILE not in text
+    assert not re.search(r"<script", text, re.IGNORECASE)
+    assert "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;" in text
+    _page(text)
+
+
+def test_the_page_needs_nothing_from_anywhere() -> None:
+    text = render(full_data(n_columns=3))
+    assert "http://" not in text
+    assert "https://" not in text
+    assert "//" not in re.sub(r"base64,[A-Za-z0-9+/=]*", "", text.split("</style>")[0])
+    for element in _page(text).iter():
+        for name in ("src", "href"):
+            assert element.attrib.get(name, "data:").startswith("data:image/png;base64,") or name not in element.attrib
+    assert not re.search(r"@import|url\(", text)
+
+
+def test_every_plot_has_a_size_a_role_and_a_title() -> None:
+    plots = list(_page(render(full_data(n_columns=4))).iter("svg"))
+    assert len(plots) > 10
+    for plot in plots:
+        assert re.fullmatch(r"0 0 [\d.]+ [\d.]+", plot.attrib["viewBox"])
+        assert plot.attrib["role"] == "img"
+        assert plot.findtext("title")
+        numbers = " ".join(path.attrib["d"] for path in plot.iter("path"))
+        assert "nan" not in numbers
+        assert "inf" not in numbers
+
+
+def test_the_size_of_the_page_is_bounded() -> None:
+    few, many = (replace(full_data(), rows=scored_rows(n)) for n in (300, 50_000))
+    repeated = tuple(replace(part, real=np.resize(part.real, 50_000)) for part in many.columns)
+    assert len(render(replace(many, columns=repeated))) < len(render(few)) + 150_000
+
+
+def test_rows_without_a_number_break_nothing() -> None:
+    rows = scored_rows()
+    gone = np.full(len(rows.log_density), np.nan)
+    text = render(replace(full_data(), rows=ScoredRows(gone, gone, np.full_like(gone, np.inf), gone, rows.verdict)))
+    assert "errors" in _sections(text)
+    assert "densities" not in _sections(text)
+
+
+def test_constant_and_categorical_columns_can_be_drawn() -> None:
+    constant = replace(column("c"), real=np.zeros(300), generated=np.zeros(500), is_whole=True)
+    codes = replace(column("k", categories=("a", HOSTILE)), real=np.arange(300) % 2.0, generated=np.ones(500))
+    _page(render(replace(full_data(n_columns=3), columns=(constant, codes, column("x")))))
+
+
+def test_many_classes_are_cut_to_a_table_that_can_be_read() -> None:
+    names = [f"class {index}" for index in range(50)]
+    classes = {name: {"n": 1, "mean_log_density": -4.0, "mean_log_density_se": 0.1} for name in names}
+    matrix = {"classes": names, "counts": np.eye(50, dtype=int).tolist()}
+    data = full_data()
+    text = render(replace(data, metrics=dict(data.metrics) | {"classes": classes, "confusion_matrix": matrix}))
+    assert "By class, 20 of 50 classes" in text
+    assert "found class 19" in text
+    assert "found class 20" not in text
+
+
+def test_equal_data_make_equal_pages() -> None:
+    assert render(full_data(n_columns=3)) == render(full_data(n_columns=3))
+
+
+def test_each_answer_stands_in_the_page_before_any_figure() -> None:
+    text = render(full_data())
+    assert text.index("Can these densities be trusted?") < text.index('id="metrics"')

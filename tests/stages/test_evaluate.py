@@ -1,0 +1,311 @@
+"""`evaluate` with stand-ins for engine and model: what the document says of rows whose figures can be worked out."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from scipy import stats
+
+import fake_engine
+import fake_model
+from bayesnde_cli.training.diagnostics import DIAGNOSTICS
+from scoring_runs import SMALL, other_set
+
+FEW = ["--generated-rows", "200", "--typicality-rows", "100", "--no-baselines"]
+ALL = [*FEW, "--baselines"]
+
+
+@pytest.fixture
+def models(monkeypatch: pytest.MonkeyPatch) -> list:
+    return fake_model.install(monkeypatch, fake_model.NormalModel())
+
+
+@pytest.fixture
+def scored(bayesnde: Callable, engines: list, models: list, run: Path) -> Path:
+    """A run whose test rows are scored."""
+    assert bayesnde("density", "--run", run, *SMALL).code == 0
+    return run
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with an outlier label, without a condition. Not to be written to."""
+    from bayesnde_cli.cli.main import run
+
+    folder = tmp_path_factory.mktemp("labelled")
+    rng = np.random.default_rng(0)
+    is_outlier = rng.uniform(size=400) < 0.15
+    x = rng.normal(size=(400, 3)) * np.where(is_outlier, 6.0, 1.0)[:, None]
+    lines = [",".join(f"{cell:.6f}" for cell in row) + f",{int(bad)}" for row, bad in zip(x, is_outlier, strict=True)]
+    (folder / "d.csv").write_text("a,b,c,bad\n" + "\n".join(lines) + "\n")
+    options = ["--outlier-label", "bad", "--scale", "standard", "--run", str(folder / "run"), "-q"]
+    assert run(["prepare", str(folder / "d.csv"), *options]) == 0
+    fake_engine.pretend_refined(folder / "run")
+    return folder / "run"
+
+
+def _metrics(run: Path, set_name: str = "test") -> dict:
+    return json.loads((run / f"evaluate/{set_name}/metrics.json").read_text())
+
+
+def test_the_document_of_a_conditional_run_with_truth(bayesnde: Callable, scored: Path) -> None:
+    outcome = bayesnde("evaluate", "--run", scored, *ALL)
+    assert outcome.code == 0, outcome.err
+    found = _metrics(scored)
+    assert list(found) == sorted(
+        ["schema", "schema_version", "run_id", "rows", "mean_log_density", "mean_log_density_se",
+         "mean_log_density_mc_se", "mean_log_density_scaled", "classes", "truth", "outliers", "accuracy",
+         "accuracy_se", "confusion_matrix", "generation", "typicality", "baselines", "reasons"]
+    )  # fmt: skip
+    assert (found["schema"], found["schema_version"]) == ("metrics", 1)
+    table = pq.read_table(scored / "density/test/density.parquet")
+    log_density, n = table["log_density"].to_numpy(), table.num_rows
+    assert found["mean_log_density"] == pytest.approx(log_density.mean())
+    assert found["mean_log_density_se"] == pytest.approx(log_density.std(ddof=1) / np.sqrt(n))
+    assert found["mean_log_density_mc_se"] == pytest.approx(np.sqrt(np.sum(table["mc_se"].to_numpy() ** 2)) / n)
+    assert found["mean_log_density_scaled"] == pytest.approx(table["log_density_scaled"].to_numpy().mean())
+    truth = table["true_log_density"].to_numpy()
+    assert found["truth"]["spearman"] == pytest.approx(stats.spearmanr(log_density, truth).statistic)
+    classes = np.array(table["k"].to_pylist())
+    for name in "uv":
+        own = found["classes"][name]
+        assert (own["n"], own["mean_log_density"]) == (
+            (classes == name).sum(),
+            pytest.approx(log_density[classes == name].mean()),
+        )
+    assert found["rows"]["n"] == n
+    assert found["rows"]["n_reliable"] == sum(table["reliable"].to_pylist())
+    assert sum(found["rows"]["verdicts"].values()) == n
+    assert found["outliers"] is None
+    assert found["reasons"] == {"outliers": "the rows have no outlier label"}
+
+
+def test_the_rows_are_on_record_by_their_cells(bayesnde: Callable, scored: Path) -> None:
+    assert bayesnde("evaluate", "--run", scored, *FEW).code == 0
+    test = pq.read_table(scored / "prepare/test.parquet")
+    cells = np.stack([test[name].to_numpy().astype("<f8") for name in ("a", "b", "n")], axis=1)
+    assert _metrics(scored)["rows"]["sha256"] == hashlib.sha256(cells.tobytes()).hexdigest()
+
+
+def test_the_likeliest_class_is_found_by_the_engine(bayesnde: Callable, engines: list, scored: Path) -> None:
+    """The stand-in's density falls by one with the class: the first class always wins."""
+    assert bayesnde("evaluate", "--run", scored, *FEW).code == 0
+    found, test = _metrics(scored), pq.read_table(scored / "prepare/test.parquet")
+    n_first = test["k"].to_pylist().count("u")
+    matrix = found["confusion_matrix"]
+    assert found["accuracy"] == pytest.approx(n_first / test.num_rows)
+    assert matrix["classes"] == ["u", "v"]
+    assert matrix["counts"] == [[n_first, 0], [test.num_rows - n_first, 0]]
+    assert engines[-1].config.escalations == 0
+    assert engines[-1].config.block_rows == 8  # the settings of `density`
+    blocks = [8] * (test.num_rows // 8) + [test.num_rows % 8]
+    assert engines[-1].n_real == [n_real for n_real in blocks for _ in "uv"]
+
+
+def test_of_a_large_table_some_rows_are_scored_under_every_class(
+    bayesnde: Callable, engines: list, scored: Path
+) -> None:
+    assert bayesnde("evaluate", "--run", scored, *FEW, "--accuracy-rows", "10").code == 0
+    assert _metrics(scored)["confusion_matrix"]["n"] == 10
+    assert engines[-1].n_real == [8, 8, 2, 2]
+    assert bayesnde("evaluate", "--run", scored, *FEW, "--accuracy-rows", "0", "--restart").code == 0
+    found = _metrics(scored)
+    assert (found["accuracy"], found["confusion_matrix"]) == (None, None)
+    assert found["reasons"]["accuracy"] == "not asked for"
+
+
+def test_baselines_are_fitted_to_values_with_their_noise_in_the_units_of_the_file(
+    bayesnde: Callable, scored: Path
+) -> None:
+    """A Gaussian for each class, from the prepared tables alone: the noise is taken out of x_scaled by its map."""
+    from bayesnde_cli.artifacts.layout import RunLayout
+    from bayesnde_cli.stages.reading import read_schema
+
+    assert bayesnde("evaluate", "--run", scored, *ALL).code == 0
+    maps = [feature.map for feature in read_schema(RunLayout(scored)).features]
+
+    def rows(split: str) -> tuple[np.ndarray, np.ndarray]:
+        table = pq.read_table(scored / f"prepare/{split}.parquet")
+        x = np.array(table["x_scaled"].to_pylist())
+        noisy = [column.inverse(u) for column, u in zip(maps, x.T, strict=True)]
+        return np.stack(noisy, axis=1), np.array(table["k"].to_pylist())
+
+    (train, train_class), (test, test_class) = rows("train"), rows("test")
+    exact = np.empty(len(test))
+    for name in "uv":
+        own = train[train_class == name]
+        gaussian = stats.multivariate_normal(own.mean(axis=0), np.cov(own.T, ddof=0))
+        exact[test_class == name] = gaussian.logpdf(test[test_class == name])
+    found = _metrics(scored)["baselines"]
+    assert found["gaussian"]["mean_log_density"] == pytest.approx(exact.mean(), abs=1e-3)
+    assert set(found) == {"gaussian", "gaussian_mixture", "gaussian_mixture_scaled", "kernel_density"}
+    assert set(found["kernel_density"]["chosen"]) == {"u", "v"}
+    assert found["gaussian"]["outliers"] is None
+
+
+def test_generation_and_typicality_compare_rows_with_the_models_own(
+    bayesnde: Callable, models: list, scored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scaled columns are standard normal, and so are the rows of the stand-in; one that is shifted is flagged."""
+    assert bayesnde("evaluate", "--run", scored, *FEW).code == 0
+    right = _metrics(scored)
+    assert set(DIAGNOSTICS) <= set(right["generation"])
+    assert set(right["generation"]["classes"]) == {"u", "v"}
+    assert right["typicality"]["verdict"] == "rows look typical"
+    assert right["typicality"]["simulated"]["n"] == 100
+    fake_model.install(monkeypatch, fake_model.NormalModel(shift=1.5))
+    assert bayesnde("evaluate", "--run", scored, *FEW, "--restart").code == 0
+    shifted = _metrics(scored)
+    assert shifted["typicality"]["verdict"].startswith("rows have lower density than the model's own rows")
+    for name in ("ks", "marginal_wasserstein", "sliced_wasserstein", "rbf_mmd"):
+        assert shifted["generation"][name] > 2 * right["generation"][name]
+
+
+def test_outlier_labels_bring_figures_of_every_method(
+    bayesnde: Callable, engines: list, models: list, labelled: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(labelled, tmp_path / "run")
+    assert bayesnde("density", "--run", run, *SMALL).code == 0
+    outcome = bayesnde("evaluate", "--run", run, *ALL)
+    assert outcome.code == 0, outcome.err
+    found = _metrics(run)
+    n_outliers = pq.read_table(run / "prepare/test.parquet")["bad"].to_pylist().count(1)
+    assert found["outliers"]["n_outliers"] == n_outliers
+    assert found["outliers"]["auroc"] > 0.9  # the stand-in's density falls with the squares of the cells
+    assert set(found["baselines"]) == {"gaussian", "gaussian_mixture", "gaussian_mixture_scaled", "kernel_density",
+                                       "one_class_svm", "isolation_forest"}  # fmt: skip
+    for name, figures in found["baselines"].items():
+        assert figures["outliers"]["auroc"] > 0.8, name
+    assert "mean_log_density" not in found["baselines"]["isolation_forest"]
+    assert (found["classes"], found["accuracy"]) == (None, None)
+    # Scaled to mean 0 and s.d. 1, and back: the same mixture, but for the rounding to float32 on the way.
+    two = [found["baselines"][name]["mean_log_density"] for name in ("gaussian_mixture", "gaussian_mixture_scaled")]
+    assert two[0] == pytest.approx(two[1], abs=1e-3)
+    assert f"precision@{n_outliers}  " in outcome.out
+
+
+def test_rows_of_a_file_with_gaps_have_no_baselines_but_all_the_rest(
+    bayesnde: Callable, scored: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "gaps.csv").write_text("k,n,b,a\nu,3,1.5,0.25\nv,,2.5,\nu,,,\nu,4,0.5,-1.0\nv,2,1.5,-1.0\n")
+    missing = bayesnde("evaluate", tmp_path / "gaps.csv", "--run", scored, *ALL)
+    assert missing.code == 3
+    assert bayesnde("density", tmp_path / "gaps.csv", "--run", scored, *SMALL).code == 0
+    outcome = bayesnde("evaluate", tmp_path / "gaps.csv", "--run", scored, *ALL)
+    assert outcome.code == 0, outcome.err
+    assert "no baselines: 2 rows with missing cells\n" in outcome.out
+    found = _metrics(scored, other_set(scored))
+    assert found["baselines"] is None
+    assert found["reasons"]["baselines"] == "2 rows with missing cells"
+    assert found["rows"]["n"] == 5
+    assert found["typicality"]["rows"]["n"] == 3
+    assert found["confusion_matrix"]["n"] == 5
+    assert found["truth"] is None
+
+
+def test_rows_of_a_file_that_are_all_gaps(bayesnde: Callable, scored: Path, tmp_path: Path) -> None:
+    (tmp_path / "gaps.csv").write_text("k,n,b,a\nu,3,1.5,\nv,,2.5,1.0\n")
+    assert bayesnde("density", tmp_path / "gaps.csv", "--run", scored, *SMALL).code == 0
+    outcome = bayesnde("evaluate", tmp_path / "gaps.csv", "--run", scored, *ALL)
+    assert outcome.code == 0, outcome.err
+    found = _metrics(scored, other_set(scored))
+    assert (found["generation"], found["typicality"]) == (None, None)
+    assert found["reasons"]["typicality"] == "every row has missing cells"
+
+
+def test_a_column_without_its_noise_has_no_baselines(
+    bayesnde: Callable, engines: list, models: list, fitted: Path, tmp_path: Path
+) -> None:
+    data = json.loads((fitted / "prepare/manifest.json").read_text())["inputs"]["data-0"]["path"]
+    options = ["--condition", "k", "--id", "name", "--dequantize", "none", "--run", tmp_path / "r"]
+    assert bayesnde("prepare", data, *options).code == 0
+    fake_engine.pretend_refined(tmp_path / "r")
+    assert bayesnde("density", "--run", tmp_path / "r", *SMALL).code == 0
+    assert bayesnde("evaluate", "--run", tmp_path / "r", *ALL).code == 0
+    reason = _metrics(tmp_path / "r")["reasons"]["baselines"]
+    assert reason == "column 'n' is lattice and without noise: it has no continuous density"
+
+
+def test_rows_without_an_estimate_are_counted_and_the_rest_is_figures(
+    bayesnde: Callable, engines: list, models: list, run: Path
+) -> None:
+    fake_engine.install(loses_first=True)
+    assert bayesnde("density", "--run", run, *SMALL).code == 0
+    outcome = bayesnde("evaluate", "--run", run, *FEW)
+    assert outcome.code == 0, outcome.err
+    found = _metrics(run)
+    assert found["rows"]["n_not_finite"] == 8
+    log_density = pq.read_table(run / "density/test/density.parquet")["log_density"].to_numpy()
+    assert found["mean_log_density"] == pytest.approx(np.nanmean(log_density))
+    assert found["confusion_matrix"]["n_without_class"] == 8
+    assert "left out: 8 rows without a finite log-density\n" in outcome.out
+
+
+def test_again_it_is_up_to_date_and_does_nothing(bayesnde: Callable, models: list, scored: Path) -> None:
+    first = bayesnde("evaluate", "--run", scored, *FEW)
+    before = (scored / "evaluate/test/metrics.json").stat()
+    again = bayesnde("evaluate", "--run", scored, *FEW, "--threads", "1")
+    assert again.code == 0
+    assert again.out == first.out.replace("reliable\n", "reliable (up to date)\n", 1)
+    assert (scored / "evaluate/test/metrics.json").stat().st_mtime_ns == before.st_mtime_ns
+    assert len(models) == 1
+    other = bayesnde("evaluate", "--run", scored, *FEW, "--generated-rows", "300")
+    assert other.code == 2
+    assert "  settings.generated_rows: 200 -> 300\n" in other.err
+    whole = (scored / "evaluate/test/metrics.json").read_bytes()
+    assert bayesnde("evaluate", "--run", scored, *FEW, "--restart").code == 0
+    assert (scored / "evaluate/test/metrics.json").read_bytes() == whole  # the same random numbers
+    assert bayesnde("evaluate", "--run", scored, *FEW, "--restart", "--seed", "5").code == 0
+    assert (scored / "evaluate/test/metrics.json").read_bytes() != whole
+
+
+def test_densities_that_are_missing_stale_or_damaged_are_not_evaluated(
+    bayesnde: Callable, engines: list, models: list, run: Path
+) -> None:
+    outcome = bayesnde("evaluate", "--run", run, *FEW)
+    assert outcome.code == 3
+    assert outcome.err == (
+        "error: density/test is not there, or not complete\n"
+        f"  no {run}/density/test/manifest.json\nhint: run `bayesnde density --run {run}`\n"
+    )
+    assert not (run / "evaluate").exists()
+    assert bayesnde("density", "--run", run, *SMALL, "--shard", "1/2").code == 0
+    assert bayesnde("evaluate", "--run", run, *FEW).err == outcome.err
+    assert bayesnde("density", "--run", run, *SMALL).code == 0
+    assert bayesnde("evaluate", "--run", run, *FEW).code == 0
+    assert bayesnde("density", "--run", run, *SMALL, "--seed", "5", "--restart").code == 0
+    stale = bayesnde("evaluate", "--run", run, *FEW)
+    assert stale.code == 3
+    assert stale.err == (
+        "error: evaluate/test was made from files that have changed since\n"
+        "  density/test/density.parquet is not the one that evaluate/test read\n"
+        f"hint: run `bayesnde evaluate --run {run} --restart`\n"
+    )
+    assert bayesnde("evaluate", "--run", run, *FEW, "--restart").code == 0
+    fake_engine.pretend_refined(run, b"others!")
+    assert bayesnde("evaluate", "--run", run, *FEW, "--restart").code == 3
+    assert len(models) == 2
+
+
+def test_status_knows_the_stage(bayesnde: Callable, scored: Path) -> None:
+    def state() -> str:
+        return json.loads(bayesnde("status", "--run", scored, "--json").out)["stages"][-1]["state"]
+
+    assert state() == "missing"
+    assert bayesnde("evaluate", "--run", scored, *FEW).code == 0
+    assert state() == "done"
+    metrics = scored / "evaluate/test/metrics.json"
+    whole = metrics.read_bytes()
+    metrics.write_bytes(whole[:-10])
+    assert state() == "damaged"
+    damaged = bayesnde("evaluate", "--run", scored, *FEW)
+    assert damaged.code == 3
+    assert "is not what evaluate wrote\n" in damaged.err
+    metrics.write_bytes(whole)
+    assert bayesnde("density", "--run", scored, *SMALL, "--seed", "5", "--restart").code == 0
+    assert state() == "stale"

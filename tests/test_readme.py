@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bayesnde_cli.cli.commands import COMMANDS
 from bayesnde_cli.config import preset_names
 from bayesnde_cli.data.simulators import SIMULATORS
 from bayesnde_cli.errors import EXIT_CODES
@@ -83,6 +84,5 @@ def test_every_preset_simulator_and_option_is_documented(bayesnde: Callable) -> 
         assert f"`{name}`" in README, name
     mentioned = set(re.findall(r"--[a-z][a-z-]+", README))
     foreign = {"--quiet", "--check", "--install-completion", "--array", "--require"}
-    commands = ("prepare", "warmstart", "refine", "posterior", "density", "simulate", "status")
-    known = {option for name in commands for option in re.findall(r"--[a-z][a-z-]+", bayesnde(name, "--help").out)}
+    known = {option for name in COMMANDS for option in re.findall(r"--[a-z][a-z-]+", bayesnde(name, "--help").out)}
     assert mentioned - known - foreign == set()

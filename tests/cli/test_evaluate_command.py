@@ -9,6 +9,7 @@ import pytest
 import fake_model
 from scoring_runs import SMALL
 
+ROOT = Path(__file__).resolve().parents[2]
 FEW = ["--generated-rows", "100", "--typicality-rows", "50", "--accuracy-rows", "8", "--no-baselines", "-q"]
 
 
@@ -35,17 +36,26 @@ def test_the_result_in_words(bayesnde: Callable, scored: Path) -> None:
     assert lines[3].startswith(f"accuracy of the likeliest class: {found['accuracy']:.4f} ± ")
     assert lines[4].startswith("typicality: rows look typical (KS ")
     assert lines[6].split("  ")[-1] == "this model is better by"
-    assert [line.split("  ")[0] for line in lines[7:]] == [
-        "this model", "gaussian", "gaussian mixture", "gaussian mixture scaled", "kernel density",
-    ]  # fmt: skip
+    means = {name: figures["mean_log_density"] for name, figures in found["baselines"].items()}
+    best_first = [name.replace("_", " ") for name in sorted(means, key=means.get, reverse=True)]
+    assert [line.split("  ")[0] for line in lines[7:]] == ["this model", *best_first]
     gaussian = found["baselines"]["gaussian"]
-    assert lines[8].endswith(f"{gaussian['gain']:.4f} ± {2 * gaussian['gain_se']:.4f}")
+    gain = f"{gaussian['gain']:.4f} ± {2 * gaussian['gain_se']:.4f}"
+    assert lines[8 + best_first.index("gaussian")].endswith(gain)
 
 
 def test_json_is_the_document(bayesnde: Callable, scored: Path) -> None:
     outcome = bayesnde("evaluate", "--run", scored, *FEW, "--json")
     assert (outcome.code, outcome.err) == (0, "")
     assert json.loads(outcome.out) == json.loads((scored / "evaluate/test/metrics.json").read_text())
+
+
+def test_every_name_of_the_document_is_in_the_readme(bayesnde: Callable, scored: Path) -> None:
+    section = (ROOT / "README.md").read_text("utf-8").partition("## `evaluate`")[2].partition("\n## ")[0]
+    found = json.loads(bayesnde("evaluate", "--run", scored, *FEW, "--baselines", "--json").out)
+    named = [*found, *found["rows"], *found["truth"], *found["generation"], *found["typicality"], *found["baselines"]]
+    named += [*found["confusion_matrix"], *found["baselines"]["gaussian"], *found["typicality"]["rows"]]
+    assert [name for name in named if f"`{name}`" not in section] == []
 
 
 def test_bars_are_checked_every_time_and_their_exit_code_is_5(bayesnde: Callable, scored: Path) -> None:

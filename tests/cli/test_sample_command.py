@@ -100,3 +100,9 @@ def test_a_failed_write_leaves_no_file(bayesnde: Callable, run: Path, tmp_path: 
     outcome = bayesnde("sample", "5", "--run", run, "--out", tmp_path / "file" / "s.csv")
     assert outcome.code == 2
     assert outcome.err.startswith(f"error: cannot write {tmp_path}/file/s.csv\n")
+
+
+def test_parquet_has_large_row_groups_however_rows_are_made(bayesnde: Callable, run: Path, tmp_path: Path) -> None:
+    assert bayesnde("sample", "70000", "--run", run, "--out", tmp_path / "s.parquet", "-q").code == 0
+    file = pq.ParquetFile(tmp_path / "s.parquet")
+    assert [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)] == [65_536, 4_464]

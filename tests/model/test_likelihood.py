@@ -1,15 +1,17 @@
 """The density of the model against SciPy, finite differences and closed forms."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tensorflow as tf
-from linear_gaussian_oracle import random_oracle
+from linear_gaussian_oracle import LinearGaussianOracle, random_oracle
 from naive_networks import random_parameters
-from scipy.stats import norm
+from scipy.stats import multivariate_normal, norm
 
 from bayesnde_cli.model import networks
 from bayesnde_cli.model.decoder import Decoder
-from bayesnde_cli.model.likelihood import log_joint, log_likelihood, log_normal, log_prior
+from bayesnde_cli.model.likelihood import draw_rows, log_joint, log_likelihood, log_normal, log_prior
 from bayesnde_cli.rng import generator
 
 
@@ -132,3 +134,19 @@ def test_the_compiled_joint_and_its_gradient_equal_the_eager_ones() -> None:
     for found, expected in zip(compiled(z), value_and_gradient(z), strict=True):
         assert found.dtype == expected.dtype
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)  # float32 networks, sums in another order
+
+
+def test_drawn_rows_have_the_density_that_scores_them() -> None:
+    """E[q(x) / p(x)] = 1 for rows x of p and any density q inside it; the control draws from another decoder."""
+    oracle = random_oracle(3, 2)
+    covariance = 0.5 * (oracle.weights @ oracle.weights.T + np.diag(oracle.variance))
+    narrow = multivariate_normal(oracle.offset, covariance)
+
+    def ratio(decoder: LinearGaussianOracle) -> np.ndarray:
+        x = draw_rows(decoder, 20_000, 2, tf.constant([3, 4])).numpy()
+        return np.exp(narrow.logpdf(x) - oracle.log_density(x))
+
+    right = ratio(oracle)
+    assert right.mean() == pytest.approx(1.0, abs=4 * right.std() / np.sqrt(len(right)))
+    wrong = ratio(replace(oracle, variance=2.0 * oracle.variance))
+    assert abs(wrong.mean() - 1.0) > 10 * wrong.std() / np.sqrt(len(wrong))

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bayesnde_cli.stages.training.looks import _labels_like, chosen_look, n_misses
-from bayesnde_cli.stages.training.rows import Rows
+from bayesnde_cli.stages.training.looks import chosen_look, n_misses
+from bayesnde_cli.stages.training.rows import Rows, labels_like
 from bayesnde_cli.training.diagnostics import DIAGNOSTICS
 
 
@@ -59,7 +59,7 @@ def test_a_sample_of_a_sorted_file_has_rows_from_all_over() -> None:
 
 def test_every_class_is_generated_as_often_as_it_is_there_and_once_at_least() -> None:
     y = np.eye(3, dtype=np.float32)[[0] * 990 + [1] * 10]  # the third class is in no validation row
-    labels = _labels_like(y, 50)
+    labels = labels_like(y, 50)
     assert labels is not None
     assert labels.sum(axis=0).tolist() == [50.0, 1.0, 0.0]
-    assert _labels_like(None, 50) is None
+    assert labels_like(None, 50) is None

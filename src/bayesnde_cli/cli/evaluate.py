@@ -28,8 +28,8 @@ def evaluate(
 ) -> None:
     """How good the densities are: figures with errors, beside plain estimators on the same rows.
 
-    Reads what `density` has made of the test rows, or of DATA, and writes metrics.json. With --require, exit code 5 if
-    a figure misses its bar.
+    Reads what `density` has made of the test rows, or of DATA, and writes metrics.json and report.html. With --require,
+    exit code 5 if a figure misses its bar.
 
     \b
     Example:

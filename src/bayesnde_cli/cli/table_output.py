@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMATS = ("csv", "parquet", "jsonl")
+_ROW_GROUP_ROWS = 65_536
 _SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 _SUFFIXES |= dict.fromkeys(("", ".csv", ".txt", ".dat"), "csv")
 
@@ -123,18 +124,29 @@ class _JsonLines:
 
 
 class _Parquet:
-    """As pyarrow writes it."""
+    """As pyarrow writes it, in row groups of one size however small the batches are."""
 
     def __init__(self, file: BinaryIO, schema: "pa.Schema") -> None:
         import pyarrow.parquet as pq
 
         self._writer = pq.ParquetWriter(file, schema)
+        self._waiting: list[pa.RecordBatch] = []
 
     def write(self, batch: "pa.RecordBatch") -> None:
-        self._writer.write_batch(batch)
+        self._waiting.append(batch)
+        if sum(waiting.num_rows for waiting in self._waiting) >= _ROW_GROUP_ROWS:
+            self._flush()
 
     def close(self) -> None:
+        self._flush()
         self._writer.close()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        if self._waiting:
+            self._writer.write_table(pa.Table.from_batches(self._waiting), row_group_size=_ROW_GROUP_ROWS)
+            self._waiting = []
 
 
 _WRITERS: "dict[str, Callable[[BinaryIO, pa.Schema], TableWriter]]" = {

@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import logsumexp
 
 from bayesnde_cli.evaluation.baselines.fitted import Fitted, some_rows
 
@@ -38,6 +37,9 @@ def log_kernel_density(rows: np.ndarray, kernels: np.ndarray, bandwidths: Sequen
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         some = rows[start : start + _ROWS_AT_ONCE]
         distance = np.maximum(np.sum(some**2, axis=1)[:, None] - 2.0 * some @ kernels.T + squares, 0.0)  # (some, m)
+        nearest = distance.min(axis=1)
         for index, h in enumerate(bandwidths):
-            found[index, start : start + len(some)] = logsumexp(distance / (-2.0 * h * h), axis=1) - p * math.log(h)
+            # The nearest kernel counts 1, so that the sum is never 0.
+            shares = np.exp((nearest[:, None] - distance) * (0.5 / h**2)).sum(axis=1)
+            found[index, start : start + len(some)] = np.log(shares) - nearest * (0.5 / h**2) - p * math.log(h)
     return found - math.log(len(kernels)) - 0.5 * p * math.log(2.0 * math.pi)

@@ -46,6 +46,7 @@ def gaussian_mixture(train: np.ndarray, validation: np.ndarray, seed: int) -> Fi
 def _mixture(rows: np.ndarray, n_components: int, covariance: str, seed: int) -> Any:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
+    from threadpoolctl import threadpool_limits
 
     mixture = GaussianMixture(
         n_components,
@@ -53,6 +54,8 @@ def _mixture(rows: np.ndarray, n_components: int, covariance: str, seed: int) ->
         reg_covar=RIDGE,
         random_state=derive_seed(seed, "mixture", covariance, n_components) % 2**32,
     )
-    with warnings.catch_warnings():  # stopped early, or fewer distinct rows than components: validation rows judge it
+    # One thread: the products are small, and two threads took six times as long for them.
+    with warnings.catch_warnings(), threadpool_limits(1):
+        # Stopped early, or fewer distinct rows than components: the validation rows judge it.
         warnings.simplefilter("ignore", ConvergenceWarning)
         return mixture.fit(rows)

@@ -1,5 +1,6 @@
 """What `evaluate` made: the document for machines, the main figures in words for people."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -43,18 +44,17 @@ def _sentences(metrics: Found) -> Iterator[str]:
     if metrics["accuracy"] is not None:
         yield f"accuracy of the likeliest class: {metrics['accuracy']:.4f} ± {_shown(metrics['accuracy_se'], 2.0)}"
     if typicality := metrics["typicality"]:
-        test = f" (KS {_shown(typicality['ks'])}, p = {typicality['ks_p_value']:.2g})" if typicality["ks"] else ""
-        yield f"typicality: {typicality['verdict']}{test}"
+        ks, p_value = typicality["ks"], typicality["ks_p_value"]
+        yield f"typicality: {typicality['verdict']}" + ("" if ks is None else f" (KS {ks:.4f}, p = {p_value:.2g})")
     if reason := metrics["reasons"].get("baselines"):
         yield f"no baselines: {reason}"
 
 
 def _table(metrics: Found) -> str:
-    """This model and the baselines, a line each."""
+    """This model and the baselines, the best one first, a line each."""
     ours = {name: metrics[name] for name in ("mean_log_density", "mean_log_density_se", "outliers")}
-    methods = {"this model": ours} | {
-        name.replace("_", " "): found for name, found in (metrics["baselines"] or {}).items()
-    }
+    baselines = sorted((metrics["baselines"] or {}).items(), key=lambda item: _descending(item[1]))
+    methods = {"this model": ours} | {name.replace("_", " "): found for name, found in baselines}
     header = ["", "mean log-density", "± 2 s.e."]
     lines = [[name, _shown(found.get("mean_log_density")), _shown(found.get("mean_log_density_se"), 2.0)]
              for name, found in methods.items()]  # fmt: skip
@@ -69,6 +69,11 @@ def _table(metrics: Found) -> str:
         for line, found in zip(lines, methods.values(), strict=True):
             line += [_shown(found["outliers"][name]) for name in names]
     return aligned(header, lines)
+
+
+def _descending(found: Found) -> float:
+    mean = found.get("mean_log_density")
+    return math.inf if mean is None else -mean
 
 
 def _gain(found: Found) -> str:

@@ -146,11 +146,14 @@ def test_a_fitted_run_gets_a_table_of_errors(scoring, fitted, engines, tmp_path,
     scoring.main(["--only", "--run", str(fitted), "--rows", "9", "--json", str(path)])
     errors = json.loads(path.read_text("utf-8"))["errors"]
     assert errors["n_rows"] == 9
-    assert list(errors["variants"]) == ["paper", "default, first try", "default"]
-    # The long run, the paper's budget, the default without and with escalation; the last one draws nothing itself.
+    assert list(errors["variants"]) == ["paper", "default, first try", "default", "paper's proposal draws"]
+    # The long run, the paper's budget, the default without and with escalation, and with more proposal draws; the last two
+    # draw nothing themselves.
     assert [(engine.config.draws, engine.config.escalations) for engine in engines] == [
-        (1600, 0), (400, 0), (100, 0), (100, 2)
+        (1600, 0), (400, 0), (100, 0), (100, 2), (100, 0)
     ]  # fmt: skip
-    assert [(engine.n_sampled, engine.n_scored) for engine in engines] == [(2, 2), (1, 1), (1, 1), (0, 1)]
+    assert [(engine.n_sampled, engine.n_scored) for engine in engines] == [
+        (2, 2), (1, 1), (1, 1), (0, 1), (0, 1)
+    ]  # fmt: skip
     out = capsys.readouterr().out
     assert "default: the paper's median error with at most 20% of its gradients: " in out

@@ -147,8 +147,8 @@ def test_a_fitted_run_gets_a_table_of_errors(scoring, fitted, engines, tmp_path,
     errors = json.loads(path.read_text("utf-8"))["errors"]
     assert errors["n_rows"] == 9
     assert list(errors["variants"]) == ["paper", "default, first try", "default", "paper's proposal draws"]
-    # The long run, the paper's budget, the default without and with escalation, and with more proposal draws; the last two
-    # draw nothing themselves.
+    # The long run, the paper's budget, the default without and with escalation, and with more proposal draws;
+    # the last two draw nothing themselves.
     assert [(engine.config.draws, engine.config.escalations) for engine in engines] == [
         (1600, 0), (400, 0), (100, 0), (100, 2), (100, 0)
     ]  # fmt: skip

@@ -5,8 +5,9 @@ import pytest
 
 from bayesnde_cli.report.binning import bin_shares, n_bins, robust_range, shown_range, thinned, widened
 from bayesnde_cli.report.frame import Frame, axis, log_axis, named_axis
-from bayesnde_cli.report.numerals import duration, nats, numeral, share, with_error
+from bayesnde_cli.report.numerals import nats, numeral, share, with_error
 from bayesnde_cli.report.ticks import log_labels, log_ticks, nice_ticks, tick_labels
+from bayesnde_cli.stages.reporting import duration
 
 NBSP = "\u00a0"
 

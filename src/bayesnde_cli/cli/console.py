@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
 
 from bayesnde_cli.errors import escaped
-from bayesnde_cli.stages.reporting import Advance, aligned
+from bayesnde_cli.stages.reporting import Advance, aligned, duration
 
 # Without a terminal, a line of progress at most this often (seconds).
 _LINE_EVERY = 10.0
@@ -131,13 +131,3 @@ class _Lines:
         else:
             line += f" {self.unit}"
         self.console.note(line)
-
-
-def duration(seconds: float) -> str:
-    """A time span for people: `42 s`, `3 min 20 s`, `2 h 5 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bayesnde_cli.artifacts.layout import RunLayout
-from bayesnde_cli.cli.console import Console, duration
+from bayesnde_cli.cli.console import Console
 from bayesnde_cli.cli.run_directory import run_directory
 from bayesnde_cli.config.stages import STAGE_CONFIGS
-from bayesnde_cli.stages.reporting import aligned
+from bayesnde_cli.stages.reporting import aligned, duration
 
 if TYPE_CHECKING:
     from bayesnde_cli.stages.status import StageStatus

@@ -41,13 +41,3 @@ def share(part: float, whole: float) -> str:
     percent = 100 * part / whole
     text = f"{percent:.3g}" if percent < 99 else f"{min(percent, 99.99):.4g}"
     return f"{'100' if part == whole else text}{NO_BREAK}%"
-
-
-def duration(seconds: float) -> str:
-    """A duration: `45 s`, `3 min 5 s`, `2 h 7 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

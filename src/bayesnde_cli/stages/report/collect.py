@@ -15,7 +15,6 @@ from bayesnde_cli.artifacts.tables import count_rows
 from bayesnde_cli.data.roles import listed
 from bayesnde_cli.data.schema import Schema
 from bayesnde_cli.inference.engine import LEAST_ESS, MOST_RHAT
-from bayesnde_cli.report.numerals import duration
 from bayesnde_cli.report.report_data import Limits, ReportData, Subject
 from bayesnde_cli.stages.evaluate.model import Model
 from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA
@@ -24,7 +23,7 @@ from bayesnde_cli.stages.report.doubtful_columns import doubtful_columns
 from bayesnde_cli.stages.report.model_view import ModelView
 from bayesnde_cli.stages.report.scored_rows import lowest_rows, read_scored
 from bayesnde_cli.stages.report.training_curves import read_training
-from bayesnde_cli.stages.reporting import counted
+from bayesnde_cli.stages.reporting import counted, duration
 
 _TRAINING = ("warmstart", "refine")
 

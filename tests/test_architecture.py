@@ -9,9 +9,11 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "bayesnde_cli"
 GROUND = {"config", "errors", "rng"}
-# cli -> stages -> {data, training, inference, evaluation, artifacts} -> model -> {config, errors, rng}
+# {cli, estimator} -> stages -> {data, training, inference, evaluation, artifacts} -> model -> {config, errors, rng}
 ALLOWED = {
     "cli": {"cli", "stages", "data", "artifacts", "evaluation", "report", *GROUND},
+    # The other front: from Python. It speaks, if at all, with the voice of the command line.
+    "estimator": {"estimator", "cli", "stages", "data", "artifacts", *GROUND},
     "stages": {"stages", "report", "data", "training", "inference", "evaluation", "artifacts", "model", *GROUND},
     "report": {"report", *GROUND},
     "data": {"data", *GROUND},

@@ -36,6 +36,7 @@ def test_one_line_runs_all_stages_and_the_same_line_again_runs_none(
     config = json.loads((run / "refine/manifest.json").read_text())["config"]
     assert (config["epochs"], config["draws"]) == (1, 2)
     assert f"run directory: {run}" in outcome.out
+    assert f"report: {run / 'evaluate/test/report.html'}" in outcome.out
     assert "mean log-density: " in outcome.out
     assert f"bayesnde sample 1000 --run {run}" in outcome.out
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}

@@ -66,6 +66,17 @@ class Console:
         else:
             self.result(str(outcome))
 
+    def closing(self, outcome: Outcome, title: str, *, is_json: bool) -> None:
+        """What a command made, as its result; on a terminal in a frame."""
+        if is_json or not self.out.isatty():
+            self.finish(outcome, is_json=is_json)
+            return
+        from rich.console import Console as RichConsole
+        from rich.panel import Panel
+        from rich.text import Text
+
+        RichConsole(file=self.out).print(Panel(Text(printable(str(outcome))), title=title, expand=False))
+
     def note(self, text: str) -> None:
         if not self.quiet:
             _say(printable(text), self.err)

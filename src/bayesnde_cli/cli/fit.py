@@ -67,4 +67,4 @@ def fit(
         RunLayout(run_directory(run)), data, settings, console, stdin=stdin, is_restart=restart,
         is_verbose=verbose >= 2, factory=functools.partial(open_engine, is_verbose=verbose >= 2),
     )  # fmt: skip
-    console.finish(fitted, is_json=json)
+    console.closing(fitted, "fitted", is_json=json)

@@ -138,10 +138,13 @@ class TrainingConfig(StageConfig):
     """What the two training stages have in common."""
 
     epochs: int | None = setting(
+        None, "Passes over the training rows, at most. By default as many as --steps come to. (egm has --egm-steps.)",
+        minimum=1, panel="Training",
+    )  # fmt: skip
+    steps: int | None = setting(
         None,
-        f"Passes over the training rows, at most. By default as many as make {TYPICAL_STEPS:,} steps "
-        f"(refine, up to 10 columns: {SMALL_REFINE_STEPS:,}), but at least {FEWEST_EPOCHS} and at most {MOST_EPOCHS}. "
-        "(egm has --egm-steps.)",
+        f"Steps of the optimizer, in whole epochs, at most. By default {TYPICAL_STEPS:,} (refine, up to 10 columns: "
+        f"{SMALL_REFINE_STEPS:,}), but at least {FEWEST_EPOCHS} and at most {MOST_EPOCHS} epochs.",
         minimum=1, panel="Training",
     )  # fmt: skip
     learning_rate: float = setting(1e-3, "Learning rate of Adam.", minimum=0.0, panel="Training")

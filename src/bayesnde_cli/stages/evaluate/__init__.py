@@ -42,5 +42,5 @@ def run_evaluate(
 
 
 def _evaluated(job: EvaluateJob, *, is_up_to_date: bool) -> Evaluated:
-    path = job.layout.metrics_file(job.set_name)
-    return Evaluated(str(path), is_up_to_date, read_object(path, newest=METRICS_VERSION))
+    path, page = job.layout.metrics_file(job.set_name), job.layout.report_file(job.set_name)
+    return Evaluated(str(path), str(page), is_up_to_date, read_object(path, newest=METRICS_VERSION))

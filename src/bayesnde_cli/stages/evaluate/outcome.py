@@ -15,6 +15,7 @@ class Evaluated:
     """What `evaluate` made. `metrics` is the document of `metrics.json`."""
 
     file: str
+    report: str
     is_up_to_date: bool
     metrics: dict[str, Any]
 
@@ -25,7 +26,7 @@ class Evaluated:
         rows = self.metrics["rows"]
         first = f"{self.file}: {counted(rows['n'], 'row')}, {rows['n_reliable']:,} reliable"
         lines = [f"{first} (up to date)" if self.is_up_to_date else first, *_sentences(self.metrics)]
-        return "\n".join([*lines, "", _table(self.metrics)])
+        return "\n".join([*lines, f"report: {self.report}", "", _table(self.metrics)])
 
 
 def _sentences(metrics: Found) -> Iterator[str]:

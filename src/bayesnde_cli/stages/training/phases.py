@@ -90,14 +90,20 @@ class _Pace:
         # A small table gets several steps an epoch, too.
         self.batch_rows = max(1, min(config.batch_rows, n_rows // _LEAST_STEPS))
         self.steps_per_epoch = n_rows // self.batch_rows
-        is_small_refine = isinstance(config, RefineConfig) and networks.decoder.kind == "mlp"
-        typical = math.ceil((SMALL_REFINE_STEPS if is_small_refine else TYPICAL_STEPS) / self.steps_per_epoch)
-        self.n_epochs = config.epochs or min(max(typical, FEWEST_EPOCHS), MOST_EPOCHS)
+        self.n_epochs = config.epochs or self._epochs_of_steps(config, networks)
         self._weights = sum(
             math.prod(shape)
             for spec in (networks.decoder, networks.encoder)
             for shape in parameter_shapes(spec).values()
         )
+
+    def _epochs_of_steps(self, config: TrainingConfig, networks: Networks) -> int:
+        """Whole epochs that make as many steps as the config asks for, or the usual number."""
+        if config.steps:
+            return math.ceil(config.steps / self.steps_per_epoch)
+        is_small_refine = isinstance(config, RefineConfig) and networks.decoder.kind == "mlp"
+        steps = SMALL_REFINE_STEPS if is_small_refine else TYPICAL_STEPS
+        return min(max(math.ceil(steps / self.steps_per_epoch), FEWEST_EPOCHS), MOST_EPOCHS)
 
     def steps_per_round(self, passes: float) -> float:
         """Steps that are done in seconds."""

@@ -26,7 +26,7 @@ def test_flag_beats_environment_beats_file_beats_preset_beats_default(tmp_path: 
     file = tmp_path / "settings.toml"
     file.write_text('[prepare]\nscale = "standard"\nseed = 3\n')
     environ = {"BAYESNDE_PREPARE_SCALE": "none"}
-    assert PrepareConfig().scale == "marginal"
+    assert PrepareConfig().scale == "auto"
     assert _resolve(preset="paper-bank").scale == "minmax"
     assert _resolve(preset="paper-bank", config_file=file).scale == "standard"
     assert _resolve(preset="paper-bank", config_file=file, environ=environ).scale == "none"
@@ -114,7 +114,8 @@ def test_the_presets_of_the_real_data_sets_hold_the_paper_s_weights(name: str, t
         (
             "[prepare]\nscale = 3\n",
             "error: FILE: prepare.scale must be a word\n  found: 3\nhint: marginal: each column through its own "
-            "distribution to a standard normal; standard; minmax; none.",
+            "distribution to a standard normal; standard; minmax; none; auto: marginal, unless a mixture of "
+            "validation rows is better with standard.",
         ),
     ],
 )
@@ -134,7 +135,7 @@ def test_a_wrong_file_is_refused_with_the_nearest_match(tmp_path: Path, text: st
     [
         (
             {"scale": "marginl"},
-            "error: --scale cannot be 'marginl'\n  choices: marginal, standard, minmax, none\n"
+            "error: --scale cannot be 'marginl'\n  choices: auto, marginal, standard, minmax, none\n"
             "hint: did you mean 'marginal'?",
         ),
         (

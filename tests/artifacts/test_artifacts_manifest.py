@@ -10,7 +10,7 @@ from bayesnde_cli.artifacts import claims, manifest
 from bayesnde_cli.artifacts.discard import discard
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.manifest import Manifest, StageState, stage_state
-from bayesnde_cli.artifacts.upstream import require, stale_inputs
+from bayesnde_cli.artifacts.upstream import changed_files, require, stale_inputs
 from bayesnde_cli.errors import BadArtifact, MissingArtifact, SettingsDiffer, StageBusy, StaleArtifact
 
 IDENTITY = {"seed": 7, "settings": {"scale": "marginal"}, "inputs": {"data": "a" * 64}}
@@ -242,6 +242,16 @@ def test_the_same_content_made_again_is_not_stale(layout):
     make_chain(layout)
     make_stage(layout, "prepare")
     assert require(layout, "warmstart").stage == "warmstart"
+
+
+def test_files_are_compared_with_their_hashes_by_content(layout):
+    made = make_stage(layout, "prepare")
+    hashes = {"prepare/out.bin": made.outputs["out.bin"]["sha256"]}
+    assert changed_files(layout, hashes) == []
+    (layout.stage_dir("prepare") / "out.bin").write_bytes(b"ROWS")
+    assert changed_files(layout, hashes) == ["prepare/out.bin"]
+    (layout.stage_dir("prepare") / "out.bin").unlink()
+    assert changed_files(layout, hashes) == ["prepare/out.bin"]
 
 
 def test_discarding_removes_the_whole_stage_and_no_other(layout):

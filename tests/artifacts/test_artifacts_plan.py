@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from bayesnde_cli.artifacts import plan as plans
 from bayesnde_cli.artifacts.layout import RunLayout
-from bayesnde_cli.artifacts.plan import Plan, blocks_done, create_or_join, missing_blocks
-from bayesnde_cli.errors import BadArtifact, SettingsDiffer
+from bayesnde_cli.artifacts.plan import Plan, blocks_done, create_or_join, join, missing_blocks
+from bayesnde_cli.errors import BadArtifact, MissingArtifact, SettingsDiffer
 
 PLAN = Plan("density", "test", "r" * 16, n_rows=1000, block_rows=64, seed=7, inputs={"rows": "a" * 64})
 
@@ -52,6 +52,14 @@ def test_the_hash_of_a_plan_covers_all_of_it(changes):
 def test_an_equal_plan_is_joined(layout):
     assert create_or_join(layout, PLAN) == PLAN
     assert create_or_join(layout, replace(PLAN)) == PLAN
+
+
+def test_joining_alone_makes_no_plan(layout):
+    with pytest.raises(MissingArtifact):
+        join(layout, PLAN)
+    assert not layout.plan_file("density", "test").exists()
+    create_or_join(layout, PLAN)
+    assert join(layout, PLAN) == PLAN
 
 
 def test_versions_are_recorded_and_make_no_other_plan(layout):

@@ -90,7 +90,7 @@ def test_json_is_for_machines(bayesnde: Callable, run: Path) -> None:
     assert (part["shard"], part["set_name"], part["n_blocks"]) == ("1/2", "test", 4)
     whole = json.loads(bayesnde("density", "--run", run, *SMALL, "--json").out)
     assert set(whole) == {"file", "set_name", "is_up_to_date", "n_rows", "n_reliable", "mean_log_density",
-                          "n_not_finite", "made_with", "verdicts"}  # fmt: skip
+                          "n_not_finite", "n_incomplete", "made_with", "verdicts"}  # fmt: skip
     assert sum(whole["verdicts"].values()) == whole["n_rows"]
     draws = json.loads(bayesnde("posterior", "--run", run, *SMALL, "--json").out)
     assert (draws["n_chains"], draws["n_draws"], draws["n_rows"]) == (2, 4, whole["n_rows"])

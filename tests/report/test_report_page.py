@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from report_samples import HOSTILE, column, full_data, scored_rows
+from report_samples import HOSTILE, column, full_data, scored_rows, with_metrics
 
 from bayesnde_cli.report.page import render
 from bayesnde_cli.report.report_data import ReportData, ScoredRows, Subject
@@ -112,6 +112,15 @@ def test_many_classes_are_cut_to_a_table_that_can_be_read() -> None:
     assert "By class, 20 of 50 classes" in text
     assert "found class 19" in text
     assert "found class 20" not in text
+
+
+def test_figures_without_a_mean_say_why_there_is_none() -> None:
+    reasons = {"mean_log_density": "every row has missing cells"}
+    text = render(with_metrics(mean_log_density=None, mean_log_density_se=None, reasons=reasons))
+    assert "metrics" in _sections(text)
+    assert "every row has missing cells" in text
+    some = with_metrics(rows={"set": "test", "n": 300, "n_reliable": 299, "n_not_finite": 0, "n_incomplete": 7})
+    assert "rows left out for missing cells: 7" in render(some)
 
 
 def test_equal_data_make_equal_pages() -> None:

@@ -150,6 +150,29 @@ def test_missing_cells_leave_the_density_of_the_others(
     assert gaps["x_scaled"].to_pylist()[1][1] == scaled[1]
 
 
+def test_the_mean_is_that_of_whole_rows(bayesnde: Callable, engines: list, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "gaps.csv").write_text(CELLS + "v,2,0.5,1.5,?\n")
+    command = ["density", tmp_path / "gaps.csv", "--run", run, *SMALL]
+    outcome = bayesnde(*command)
+    rows = pq.read_table(run / "density" / other_set(run) / "density.parquet").to_pylist()
+    mean = np.mean([row["log_density"] for row in rows if row["n_observed"] == 3])
+    left_out = "without 3 rows with missing cells"
+    assert f": 5 rows, mean log-density {mean:.4f} (units of the file; {left_out}), " in outcome.out
+    machine = json.loads(bayesnde(*command, "--json").out)
+    assert (machine["mean_log_density"], machine["n_incomplete"]) == (pytest.approx(mean), 3)
+    fake_engine.install(loses_first=True)
+    some = bayesnde(*command, "--restart").out
+    assert f"(units of the file; {left_out} and 1 row where it is not finite), " in some
+
+
+def test_without_a_whole_row_there_is_no_mean(bayesnde: Callable, engines: list, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "gaps.csv").write_text("k,n,b,a\nu,3,1.5,\nv,,,\n")
+    command = ["density", tmp_path / "gaps.csv", "--run", run, *SMALL]
+    assert ": 2 rows, no mean log-density (every row has missing cells), " in bayesnde(*command).out
+    machine = json.loads(bayesnde(*command, "--json").out)
+    assert (machine["mean_log_density"], machine["n_incomplete"]) == (None, 2)
+
+
 def test_several_files_and_stdin_are_one_set_each(bayesnde: Callable, engines: list, run: Path, tmp_path: Path) -> None:
     (tmp_path / "one.csv").write_text("a,b,n,k\n0.1,1.0,3,u\n0.2,2.0,4,v\n")
     (tmp_path / "two.csv").write_text("k,n,b,a\nu,5,3.0,0.3\n")

@@ -202,7 +202,13 @@ def test_rows_of_a_file_with_gaps_have_no_baselines_but_all_the_rest(
     found = _metrics(scored, other_set(scored))
     assert found["baselines"] is None
     assert found["reasons"]["baselines"] == "2 rows with missing cells"
-    assert found["rows"]["n"] == 5
+    assert (found["rows"]["n"], found["rows"]["n_incomplete"]) == (5, 2)
+    density = pq.read_table(scored / "density" / other_set(scored) / "density.parquet").to_pylist()
+    whole = [row for row in density if row["n_observed"] == 3]
+    assert found["mean_log_density"] == pytest.approx(np.mean([row["log_density"] for row in whole]))
+    in_class = [row["log_density"] for row in whole if row["k"] == "v"]
+    assert found["classes"]["v"]["mean_log_density"] == pytest.approx(np.mean(in_class))
+    assert "left out of the mean: 2 rows with missing cells\n" in outcome.out
     assert found["typicality"]["rows"]["n"] == 3
     assert found["confusion_matrix"]["n"] == 5
     assert found["truth"] is None
@@ -214,7 +220,11 @@ def test_rows_of_a_file_that_are_all_gaps(bayesnde: Callable, scored: Path, tmp_
     outcome = bayesnde("evaluate", tmp_path / "gaps.csv", "--run", scored, *ALL)
     assert outcome.code == 0, outcome.err
     found = _metrics(scored, other_set(scored))
-    assert (found["generation"], found["typicality"]) == (None, None)
+    assert (found["generation"], found["typicality"], found["mean_log_density"]) == (None, None, None)
+    assert found["reasons"]["mean_log_density"] == "every row has missing cells"
+    assert "no mean log-density: every row has missing cells\n" in outcome.out
+    page = (scored / "evaluate" / other_set(scored) / "report.html").read_text()
+    assert "every row has missing cells" in page
     assert found["reasons"]["typicality"] == "every row has missing cells"
 
 

@@ -169,7 +169,7 @@ def test_a_second_run_is_up_to_date_and_other_settings_are_listed(
     assert other.code == 2
     assert other.err == (
         "error: prepare was made with other settings or data\n"
-        "  settings.scale: 'marginal' -> 'standard'\n"
+        "  settings.scale: 'auto' -> 'standard'\n"
         "  settings.seed: 0 -> 4\n"
         f"hint: run `bayesnde prepare DATA --run {run} --restart` to make it again, "
         "or keep it and use another run directory with `--run OTHER`\n"

@@ -1,6 +1,8 @@
 """Processes that come between the look and the deed of another one. Here one process plays both."""
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,15 +12,19 @@ from typing import Any
 
 import pytest
 
+import fake_engine
 from bayesnde_cli.artifacts import claims, environment
 from bayesnde_cli.artifacts import plan as plans
+from bayesnde_cli.artifacts.atomic import temporary_beside
 from bayesnde_cli.artifacts.blocks import read_block
+from bayesnde_cli.artifacts.discard import discard
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.shards import Shard
 from bayesnde_cli.config import DensityConfig, PosteriorConfig
-from bayesnde_cli.errors import SettingsDiffer
+from bayesnde_cli.errors import MissingArtifact, SettingsDiffer
 from bayesnde_cli.stages import scoring
 from bayesnde_cli.stages.scoring import combining, job, rows, sharing
+from bayesnde_cli.stages.scoring.engine import Opened
 from scoring_runs import SMALL, Notes, other_set, start, table_bytes
 
 SAME = {"chains": 2, "draws": 4, "block_rows": 8, "seed": 0}  # as SMALL
@@ -112,6 +118,99 @@ def test_no_block_is_begun_while_another_process_has_the_stage_to_itself(
         sharing.share(layout, plan, range(2), computed.append, notes)
     assert computed == [0, 1]
     assert notes.told == ["waiting for 2 blocks of other processes"]
+
+
+@pytest.mark.parametrize("stage", ["density", "posterior"])
+def test_a_model_that_is_replaced_before_it_is_read_makes_no_block(
+    stage: str, bayesnde: Callable, engines: list, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_engine = scoring.open_engine
+
+    def late(*args: Any, **options: Any) -> Opened:
+        fake_engine.pretend_refined(run, b"others!")
+        return open_engine(*args, **options)
+
+    monkeypatch.setattr(scoring, "open_engine", late)
+    outcome = bayesnde(stage, "--run", run, *SMALL)
+    assert outcome.code == 3
+    assert outcome.err == (
+        f"error: {stage}/test was made from files that have changed since\n"
+        f"  refine/latents.parquet is not the one that {stage}/test read\n"
+        f"  refine/weights/model.npz is not the one that {stage}/test read\n"
+        f"hint: run `bayesnde {stage} --run {run} --restart`\n"
+    )
+    assert os.listdir(run / stage / "test") == ["plan.json"]
+    monkeypatch.setattr(scoring, "open_engine", open_engine)
+    assert bayesnde(stage, "--run", run, *SMALL).err == outcome.err
+    assert bayesnde(stage, "--run", run, *SMALL, "--restart").code == 0
+
+
+def test_a_shard_whose_plan_is_gone_does_not_make_it_again(bayesnde: Callable, engines: list, run: Path) -> None:
+    """Another process has removed the stage, for `--restart`, and has not yet put its own plan there."""
+    layout = RunLayout(run)
+    notes = Notes(after_block=lambda: discard(layout, "density", "test"))
+    with pytest.raises(MissingArtifact) as caught:
+        scoring.run_density(layout, scoring.Asked(), DensityConfig(**SAME), notes, factory=scoring.open_engine)
+    assert str(caught.value) == (
+        "error: density/test was removed while this process was at work on it\n"
+        f"  {run}/density/test/plan.json is not there\n"
+        f"hint: look with `bayesnde status --run {run}` whether it has been begun anew; if not, run the same command "
+        "again"
+    )
+    assert not (run / "density/test").exists()
+    assert bayesnde("density", "--run", run, *SMALL, "--draws", "5", "--restart").code == 0
+
+
+# A restart that is killed when the stage is aside and not yet gone.
+_KILLED_RESTART = """
+import os, sys
+from pathlib import Path
+from bayesnde_cli.artifacts import discard
+from bayesnde_cli.artifacts.layout import RunLayout
+discard.shutil.rmtree = lambda *args, **options: os._exit(9)
+discard.discard(RunLayout(Path(sys.argv[1])), "density", "test")
+"""
+
+
+def test_what_a_killed_restart_left_is_swept_and_what_a_living_one_has_aside_is_not(
+    bayesnde: Callable, engines: list, run: Path, reference: bytes
+) -> None:
+    assert bayesnde("density", "--run", run, *SMALL).code == 0
+    assert subprocess.run([sys.executable, "-c", _KILLED_RESTART, str(run)]).returncode == 9
+    (left,) = (run / "density").iterdir()
+    assert left.name.startswith(".tmp-")
+    aside = temporary_beside(run / "density/other")
+    aside.mkdir()
+    assert bayesnde("density", "--run", run, *SMALL).code == 0
+    assert set((run / "density").iterdir()) == {run / "density/test", aside}
+    assert table_bytes(run) == reference
+
+
+def test_whoever_waits_for_another_process_that_combines_says_so_once(
+    engines: list, run: Path, reference: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, notes = RunLayout(run), Notes()
+    with ExitStack() as other:
+        _before(monkeypatch, combining, "workplace", lambda: _hold(other, layout))
+        naps: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            naps.append(seconds)
+            if len(naps) == 2:
+                other.close()
+
+        monkeypatch.setattr(combining, "time", SimpleNamespace(sleep=sleep))
+        scoring.run_density(layout, scoring.Asked(), DensityConfig(**SAME), notes, factory=scoring.open_engine)
+    assert len(naps) == 2
+    (told,) = notes.told
+    assert told.startswith(f"waiting for density/test: process {os.getpid()} on ")
+    assert told.endswith(" is at it")
+    assert table_bytes(run) == reference
+
+
+def _hold(other: ExitStack, layout: RunLayout) -> None:
+    """Have another process take `density/test` to itself."""
+    other.enter_context(claims.running(layout, "density", "test"))
 
 
 def test_draws_of_two_plans_never_come_together(bayesnde: Callable, engines: list, run: Path) -> None:

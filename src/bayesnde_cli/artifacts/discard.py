@@ -23,7 +23,7 @@ def discard(
     folder, path = layout.stage_dir(stage, set_name), layout.claim_file(stage, set_name)
     if not folder.is_dir():
         return False
-    # Aside first: a temporary name, which `sweep` of the folder above removes if we are killed half-way.
+    # Aside first, under a temporary name: if we are killed half-way, whoever makes the stage next sweeps it.
     aside = temporary_beside(folder)
     with claims.holding(path) as ours:
         busy = [str(who) for who in claims.block_holders(folder).values() if who.is_alive]

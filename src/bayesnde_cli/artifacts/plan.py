@@ -60,10 +60,14 @@ class Plan:
 
 def create_or_join(layout: RunLayout, plan: Plan) -> Plan:
     """The plan that is on disk afterwards, equal to the one given; `SettingsDiffer` if another one is there."""
-    path = layout.plan_file(plan.stage, plan.set_name)
-    if create_once(path, json_bytes(asdict(plan))):
+    if create_once(layout.plan_file(plan.stage, plan.set_name), json_bytes(asdict(plan))):
         return plan
-    found = read(path)
+    return join(layout, plan)
+
+
+def join(layout: RunLayout, plan: Plan) -> Plan:
+    """The plan on disk, equal to the one given; `SettingsDiffer` if another one is there, `MissingArtifact` if none."""
+    found = read(layout.plan_file(plan.stage, plan.set_name))
     differences = compare(found.identity, plan.identity)
     if differences:
         raise settings_differ(layout, plan.stage, plan.set_name, differences)

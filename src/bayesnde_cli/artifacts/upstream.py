@@ -1,9 +1,10 @@
 """What a stage builds on: complete, unchanged, and not older than what it was itself made from."""
 
-from collections.abc import Sequence
-from pathlib import PurePosixPath
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
 
 from bayesnde_cli.artifacts import manifest as manifests
+from bayesnde_cli.artifacts.fingerprint import sha256_file
 from bayesnde_cli.artifacts.layout import STAGES, RunLayout
 from bayesnde_cli.artifacts.manifest import Manifest
 from bayesnde_cli.errors import MissingArtifact, StaleArtifact
@@ -63,6 +64,18 @@ def stale_inputs(layout: RunLayout, found: Manifest) -> list[str]:
                 seen.add((stage, set_name))
                 waiting.append(upstream)
     return sorted(lines)
+
+
+def changed_files(layout: RunLayout, hashes: Mapping[str, str]) -> list[str]:
+    """Those of the run's files, named by their path below it, whose content no longer has the hash given."""
+    return [name for name, digest in hashes.items() if not _has_hash(layout.root / name, digest)]
+
+
+def _has_hash(path: Path, digest: str) -> bool:
+    try:
+        return sha256_file(path) == digest
+    except FileNotFoundError:
+        return False
 
 
 def _source(name: str) -> tuple[str, str | None, str] | None:

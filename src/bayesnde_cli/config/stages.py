@@ -75,9 +75,10 @@ class PrepareConfig(StageConfig):
         metavar="RULE", panel="Scaling",
     )  # fmt: skip
     scale: str = setting(
-        "marginal",
-        "marginal: each column through its own distribution to a standard normal; standard; minmax; none.",
-        choices=("marginal", "standard", "minmax", "none"), panel="Scaling",
+        "auto",
+        "marginal: each column through its own distribution to a standard normal; standard; minmax; none; "
+        "auto: marginal, unless a mixture of validation rows is better with standard.",
+        choices=("auto", "marginal", "standard", "minmax", "none"), panel="Scaling",
     )  # fmt: skip
     scale_on: str = setting(
         "train", "Rows that fit the scaling; 'all' is for the paper's protocols.",

@@ -83,7 +83,10 @@ def _root(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """log Z of each row, the iterations it took, and whether it arrived. `held` and `proposed` are a + log Z."""
     # Outside of all ratios F has one sign; inside is the root.
-    low = np.minimum(held.min(axis=1), np.where(np.isfinite(proposed), proposed, np.inf).min(axis=1)) - 2.0
+    is_finite = np.isfinite(proposed)  # a draw where the decoder overflows is -inf, and lowers the mean
+    n_finite = np.maximum(np.sum(is_finite, axis=1), 1)
+    low = np.minimum(held.min(axis=1), np.where(is_finite, proposed, np.inf).min(axis=1)) - 2.0
+    low -= np.log(proposed.shape[1] / n_finite)
     high = np.maximum(held.max(axis=1), proposed.max(axis=1)) + 2.0
     low, high = low - np.abs(log_odds), high + np.abs(log_odds)
     log_z, n_iterations = np.clip(start, low, high), np.zeros(len(start), np.int32)

@@ -15,12 +15,10 @@ import tensorflow as tf
 from bayesnde_cli.inference import chain_diagnostics, modes, proposal, sampler
 from bayesnde_cli.inference.block import Draws, Rows
 from bayesnde_cli.inference.bridge import Bridge, bridge
-from bayesnde_cli.inference.modes import Modes
 from bayesnde_cli.inference.sampler import SamplerSettings
 from bayesnde_cli.inference.target import Target
 from bayesnde_cli.model import random_numbers
 from bayesnde_cli.model.encoder import Encoder
-from bayesnde_cli.model.latent_mode import N_CLIMBS
 from bayesnde_cli.model.likelihood import DecoderLike
 from bayesnde_cli.rng import derive_seed, generator
 
@@ -36,11 +34,13 @@ _SLICE_LATENTS = 2048
 # What a row may take on each further try, as multiples of the first: warm-up, draws, proposal draws, starts. The last
 # is the paper's budget, from the defaults.
 _LARGER = ((2, 2, 3, 3), (8, 4, 10, 10))
-# Starts at most, and steps uphill from each on a further try.
+# Starts at most, and steps uphill and modes at most on a further try.
 _MOST_STARTS = 100
-_N_FURTHER_CLIMBS = 16
+_N_FURTHER_CLIMBS, _N_FURTHER_MODES = 60, 48
+# The mixture that chains jump to: draws must not depend on how they will be scored.
+_JUMP_COMPONENTS, _JUMP_REGULARISER = 5, 1e-3
 # Rows that are tried again go together in blocks of this size.
-_SMALL_BLOCK = 32
+_SMALL_BLOCK = 8
 # The verdict on a row with which nothing is wrong.
 RELIABLE = "reliable"
 # Chains that agree and mix, and two estimates that agree.
@@ -84,7 +84,8 @@ class EngineSettings:
     target_se: float = 0.05
     escalations: int = 2
     starts: int = 0  # beside the encoder's; 0: by the number of latents
-    climbs: int = N_CLIMBS
+    climbs: int = 24  # at most; most rows need far fewer
+    kept_modes: int = 16
 
     def n_starts(self, latent_dim: int) -> int:
         """Starts that a row tries beside the encoder's: few latents have room for many modes, and cost little."""
@@ -98,6 +99,7 @@ class EngineSettings:
             escalations=0,
             starts=min(starts * self.n_starts(latent_dim), _MOST_STARTS),
             climbs=_N_FURTHER_CLIMBS,
+            kept_modes=_N_FURTHER_MODES,
             warm_up=warm_up * self.warm_up,
             draws=draws * self.draws,
             proposal_draws=proposed * self.proposal_draws,
@@ -112,7 +114,7 @@ class Engine:
         self._is_paper_start = settings.start == "encoder"
         self._bank = self._make_bank()
         self._n_starts = settings.n_starts(model.latent_dim)
-        self._larger: dict[int, Engine] = {}
+        self._further: dict[int, Engine] = {}
         sampling = SamplerSettings(
             n_chains=settings.chains,
             n_warm_up=settings.warm_up,
@@ -122,32 +124,39 @@ class Engine:
             target_acceptance=settings.target_acceptance,
         )
         self._sampling = sampling
-        self._run_segment = _compiled(sampler.segment_runner(model.decoder, sampling))
         self._begin = _compiled(self._begun)
-        self._learn = _compiled(self._learned)
-        self._fit = _compiled(self._fitted)
+        self._run_segment = _compiled(sampler.segment_runner(model.decoder, sampling))
+        self._mix = _compiled(self._mixture)
+        self._mix_jumps = self._mix if self._jumps_are_alike() else _compiled(self._jump_mixture)
+        self._weigh = _compiled(self._log_ratios)
         self._propose = _compiled(self._proposed)
 
-    def sample(self, rows: Rows, seed: int) -> Draws:
-        """Draws for the rows of a block."""
+    def sample(self, rows: Rows, seed: int, places: np.ndarray | None = None) -> Draws:
+        """Draws for the rows of a block; places where an earlier try has been, (rows, n, d), are not forgotten."""
         target, address = _target(rows), _address(seed)
-        state, spread, found = self._begin(target, address)
-        known = None if self._is_paper_start else modes.with_room(found.modes, self._settings.components)
+        state, spread, found = self._begin(target, None if places is None else tf.constant(places), address)
+        known = None if self._is_paper_start else modes.with_room(found.modes, _JUMP_COMPONENTS)
         settings, n_rows = self._sampling, len(rows.x)
         n_warm_up, n_draws = (-(-n // settings.transitions_per_call) for n in (settings.n_warm_up, settings.n_draws))
         segments: list[list[np.ndarray]] = []
+        n_adapting = tf.constant(settings.n_adapting)
         for index in range(n_warm_up + n_draws):
             if known is not None and 0 < index == n_warm_up:
-                known = self._learn(known, np.concatenate([z for z, *_ in segments[n_warm_up // 2 :]]), address)
-            state, segment = self._run_segment(state, target, spread, known, address)
+                # Jumps go as well to where the chains have been; as many draws as a proposal will be fitted to.
+                n_seen = max(1, min(n_warm_up - n_warm_up // 2, n_draws // 2))
+                seen = self._by_row(np.concatenate([z for z, *_ in segments[-n_seen:]]))
+                known = modes.with_mixture(known, self._mix_jumps(tf.constant(_flat(seen)), address))
+            state, segment = self._run_segment(state, target, spread, known, address, n_adapting)
             segments.append([part.numpy() for part in segment])
         z, acceptance, divergences, n_gradients = (np.concatenate(parts) for parts in zip(*segments, strict=True))
         first = n_warm_up * settings.transitions_per_call
         kept = slice(first, first + settings.n_draws)
-        z = z[kept].reshape(settings.n_draws, n_rows, settings.n_chains, -1).transpose(1, 2, 0, 3)
-        spent = settings.n_chains * int(n_gradients.sum()) + self._n_start_gradients()
+        n_places = 1 + self._n_starts + (0 if places is None else places.shape[1])
+        spent = settings.n_chains * (1 + int(n_gradients.sum()))
+        if found is not None:  # a climb is a gradient, and a slope along every latent
+            spent += n_places * (int(found.n_climbs) + 1) * (1 + self._model.latent_dim)
         return Draws(
-            z=np.ascontiguousarray(z),
+            z=np.ascontiguousarray(self._by_row(z[kept])),
             acceptance=acceptance[kept].mean(axis=0, dtype=np.float64).astype(np.float32),
             divergences=divergences[kept].sum(axis=0, dtype=np.int32),
             step_size=np.exp(state.mean_log_step.numpy()),
@@ -165,17 +174,21 @@ class Engine:
     def score(self, rows: Rows, draws: Draws, seed: int, n_real: int | None = None) -> dict[str, np.ndarray]:
         """The figures of every row, after as many tries as it took; rows after the first `n_real` only fill up."""
         scores = self._scored(rows, draws, seed)
+        places = draws.z[:, :, -1]
         for level in range(1, self._settings.escalations + 1):
             again = np.flatnonzero(~scores["reliable"][:n_real])
             if not len(again):
                 break
-            engine = self._engine_at(level)
+            engine, seen = self._engine_at(level), places
+            places = np.concatenate([seen, seen[:, : self._settings.chains]], axis=1)
             for index, first in enumerate(range(0, len(again), _SMALL_BLOCK)):
                 chosen = again[first : first + _SMALL_BLOCK]
                 padded = np.resize(chosen, _SMALL_BLOCK)
                 some = _chosen(rows, padded)
                 address = derive_seed(seed, "again", level, index)
-                found = engine._scored(some, engine.sample(some, address), address)
+                further = engine.sample(some, address, seen[padded])
+                places[chosen, seen.shape[1] :] = further.z[: len(chosen), :, -1]
+                found = engine._scored(some, further, address)
                 found["n_gradients"] += scores["n_gradients"][padded]
                 found["n_likelihoods"] += scores["n_likelihoods"][padded]
                 for name, values in found.items():
@@ -183,9 +196,17 @@ class Engine:
         return scores
 
     def _engine_at(self, level: int) -> "Engine":
-        if level not in self._larger:
-            self._larger[level] = Engine(self._model, self._settings.larger(level, self._model.latent_dim))
-        return self._larger[level]
+        """The engine of a further try. Programs that its budget plays no part in are ours, compiled once."""
+        if level not in self._further:
+            engine = Engine(self._model, self._settings.larger(level, self._model.latent_dim))
+            for name in ("_run_segment", "_mix", "_mix_jumps", "_weigh", "_propose"):
+                setattr(engine, name, getattr(self, name))
+            self._further[level] = engine
+        return self._further[level]
+
+    def _by_row(self, z: np.ndarray) -> np.ndarray:
+        """(transitions, rows times chains, d) -> (rows, chains, transitions, d)."""
+        return z.reshape(len(z), -1, self._settings.chains, z.shape[2]).transpose(1, 2, 0, 3)
 
     def _scored(self, rows: Rows, draws: Draws, seed: int) -> dict[str, np.ndarray]:
         """One try."""
@@ -193,8 +214,8 @@ class Engine:
         half = draws.z.shape[2] // 2
         fitting, held = draws.z[:, :, :half], draws.z[:, :, half:]
         address = _address(derive_seed(seed, "proposal"))
-        flat = [np.ascontiguousarray(part).reshape(n_rows, -1, part.shape[3]) for part in (fitting, held)]
-        mixture, chain_ratios = self._fit(target, *(tf.constant(part) for part in flat), address)
+        mixture = self._mix(tf.constant(_flat(fitting)), address)
+        chain_ratios = self._weigh(target, mixture, tf.constant(_flat(held)))
         n_each = self._draws_per_call(n_rows)
         proposed = [
             self._propose(target, mixture, tf.random.experimental.stateless_fold_in(address, index + 1)).numpy()
@@ -220,12 +241,14 @@ class Engine:
             "reliable": verdict == RELIABLE,
             "verdict": verdict,
             "n_gradients": draws.n_gradients.copy(),
-            "n_likelihoods": np.full(n_rows, proposal_ratios.shape[1] + flat[1].shape[1], np.int64),
+            "n_likelihoods": np.full(n_rows, proposal_ratios.shape[1] + held[0, :, :, 0].size, np.int64),
         }
 
     # What follows is compiled.
 
-    def _begun(self, target: Target, seed: tf.Tensor) -> tuple[sampler.ChainState, tf.Tensor, modes.Found | None]:
+    def _begun(
+        self, target: Target, places: tf.Tensor | None, seed: tf.Tensor
+    ) -> tuple[sampler.ChainState, tf.Tensor, modes.Found | None]:
         """Chains at their starts, the metric of each row, and the modes if they were looked for."""
         settings, d = self._settings, self._model.latent_dim
         n_rows = target.x.shape[0]
@@ -240,27 +263,29 @@ class Engine:
             encoded = self._encoded(target)
             tried = modes.candidates(self._bank, target, encoded, self._n_starts, uniform)
             starts = tf.concat([encoded[:, None], tried], axis=1)
-            found = modes.find_modes(self._model.decoder, target, starts, n_climbs=settings.climbs)
+            found = modes.find_modes(
+                self._model.decoder, target, starts, places, n_climbs=settings.climbs, n_kept=settings.kept_modes
+            )
             spread = identity if settings.metric == "identity" else modes.best_spread(found.modes)
             if self._is_paper_start:
-                z = encoded[:, None, :] + _START_SD * noise
+                z, found = encoded[:, None, :] + _START_SD * noise, None  # the chains do not know of them
             else:
                 z = modes.spread_starts(found.modes, noise)
         first_step = settings.step_size or (0.1 if settings.metric == "identity" else 1.0) * d**-0.25
         return sampler.start(self._model.decoder, target, z, tf.fill([n_rows], first_step)), spread, found
 
-    def _learned(self, known: Modes, z: tf.Tensor, seed: tf.Tensor) -> Modes:
-        """Jumps as well to where the chains have been in the warm-up. z (transitions, rows times chains, d)."""
-        n, _, d = z.shape
-        by_row = tf.transpose(tf.reshape(z, [n, -1, self._settings.chains, d]), [1, 2, 0, 3])
-        return modes.with_mixture(known, self._mixture(tf.reshape(by_row, [by_row.shape[0], -1, d]), seed))
-
     def _mixture(self, z: tf.Tensor, seed: tf.Tensor) -> proposal.MixtureOfT:
+        """A mixture that is fitted to the draws of each row. (rows, n, d)."""
         settings = self._settings
         return proposal.fit(
             z, n_components=settings.components, n_steps=_N_EM_STEPS, regulariser=settings.regulariser,
             absolute_regulariser=settings.absolute_regulariser, seed=seed,
         )  # fmt: skip
+
+    def _jump_mixture(self, z: tf.Tensor, seed: tf.Tensor) -> proposal.MixtureOfT:
+        return proposal.fit(
+            z, n_components=_JUMP_COMPONENTS, n_steps=_N_EM_STEPS, regulariser=_JUMP_REGULARISER, seed=seed
+        )
 
     def _encoded(self, target: Target) -> tf.Tensor:
         """The encoder's point for each row; cells that are missing are what the likeliest latents make of them."""
@@ -271,13 +296,6 @@ class Engine:
         # Far outside of the data the encoder may say anything; the prior ends before that.
         return tf.where(tf.math.is_finite(z), tf.clip_by_value(z, -10.0, 10.0), tf.zeros_like(z))
 
-    def _fitted(
-        self, target: Target, fitting: tf.Tensor, held: tf.Tensor, seed: tf.Tensor
-    ) -> tuple[proposal.MixtureOfT, tf.Tensor]:
-        """The proposal of each row, and log pi - log q at the draws that it has not seen."""
-        mixture = self._mixture(fitting, seed)
-        return mixture, self._log_ratios(target, mixture, held)
-
     def _proposed(self, target: Target, mixture: proposal.MixtureOfT, seed: tf.Tensor) -> tf.Tensor:
         """log pi - log q at some draws of the proposal. (rows, draws)."""
         n = self._draws_per_call(target.x.shape[0])
@@ -285,6 +303,7 @@ class Engine:
         return self._log_ratios(target, mixture, z)
 
     def _log_ratios(self, target: Target, mixture: proposal.MixtureOfT, z: tf.Tensor) -> tf.Tensor:
+        """log pi - log q at draws that the proposal has not seen. (rows, n, d) -> (rows, n)."""
         log_q = proposal.log_prob(mixture, z, **self._kernel())
         n_rows, n, d = z.shape
         # A slice of the draws at a time: activations that stay in the cache are computed a third faster.
@@ -306,23 +325,22 @@ class Engine:
     def _draws_per_call(self, n_rows: int) -> int:
         """About _CALL_LATENTS latents, in whole slices."""
         in_slice = max(1, _SLICE_LATENTS // n_rows)
-        return min(self._settings.proposal_draws, max(1, _CALL_LATENTS // n_rows // in_slice) * in_slice)
+        return max(1, _CALL_LATENTS // n_rows // in_slice) * in_slice
 
     def _make_bank(self) -> modes.Bank:
         model = self._model
         rng = generator(0, "latent-bank", model.latent_dim)
         z = rng.standard_normal((_BANK_SIZE, model.latent_dim)).astype(np.float32)
-        if model.known_latents is not None and len(model.known_latents):
-            known = np.resize(model.known_latents, (_BANK_SIZE // 2, model.latent_dim))
+        if model.known_latents is not None:
+            known = model.known_latents[: _BANK_SIZE // 2]
             z[: len(known)] = known
         return modes.bank_of(model.decoder, tf.constant(z), model.n_classes)
 
-    def _n_start_gradients(self) -> int:
-        """What the starts cost a row, in gradients: a climb is one, and a slope along every latent."""
-        if self._is_paper_start and self._settings.metric == "identity":
-            return self._settings.chains
-        climbs = self._settings.climbs + 1
-        return (1 + self._n_starts) * climbs * (1 + self._model.latent_dim) + self._settings.chains
+    def _jumps_are_alike(self) -> bool:
+        """Whether jumps and proposal are fitted in the same way, by one program."""
+        settings = self._settings
+        own = settings.components, settings.regulariser, settings.absolute_regulariser
+        return own == (_JUMP_COMPONENTS, _JUMP_REGULARISER, 0.0)
 
 
 def _verdicts(found: Bridge, own: dict[str, np.ndarray], target_se: float) -> np.ndarray:
@@ -334,8 +352,8 @@ def _verdicts(found: Bridge, own: dict[str, np.ndarray], target_se: float) -> np
         (~found.is_converged, "bridge did not converge"),
         ((own["rhat_max"] > MOST_RHAT) | (own["ess_min"] < LEAST_ESS), "chains disagree"),
         (own["missed_mass"] > MOST_MISSED_MASS, "modes may be missing"),
-        (found.se > target_se, "error above target"),
         (is_apart, "estimates disagree"),
+        (found.se > target_se, "error above target"),
     ]
     return np.select([wrong for wrong, _ in wrongs], [name for _, name in wrongs], RELIABLE).astype(object)
 
@@ -355,6 +373,11 @@ def _target(rows: Rows) -> Target:
 
 def _address(seed: int) -> tf.Tensor:
     return tf.constant([seed % 2**31, seed // 2**31 % 2**31], tf.int32)
+
+
+def _flat(z: np.ndarray) -> np.ndarray:
+    """The chains of each row one after the other. (rows, chains, n, d) -> (rows, chains times n, d)."""
+    return np.ascontiguousarray(z).reshape(len(z), -1, z.shape[3])
 
 
 def _chosen(rows: Rows, index: np.ndarray) -> Rows:

@@ -21,8 +21,8 @@ from bayesnde_cli.model.student_t import log_t
 _N_LIKELY = 128
 # Places are one mode if their squared distance, in standard deviations, is below this for each latent.
 _SAME_MODE = 0.5
-# Modes of a row that are kept, the heaviest.
-_N_KEPT = 16
+# Starts that may be left on their way when a climb ends.
+_SHARE_LEFT = 0.05
 # Degrees of freedom of the jumps, and so the normal numbers that the chi-square of one takes.
 FREEDOM = 4
 # The height of a place where it is not a number, and the log-weight of a mode that is none.
@@ -49,15 +49,17 @@ class Modes(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The modes of each row, and a cautious guess (rows,) at the share of the posterior in modes that were not found.
+    """The modes of each row, and a cautious guess (rows,) at the share of the posterior in modes that are not known.
 
-    It is the larger of two. If much of what was found was found by one start alone, there is likely as much that was
-    not found at all (Good 1953): the weight of such modes. And if there were m modes of equal size, S starts would all
-    miss a given one with probability (1 - 1 / m)^S; m is the effective number of those found, and one more.
+    It is the largest of three. If much of what was found was found by one start alone, there is likely as much that
+    was not found at all (Good 1953): the weight of such modes. If there were m modes of equal size, S starts would
+    miss m (1 - 1 / m)^S of them; m is the effective number of those found, and one more. And the weight of the modes
+    that were found but, as there are too many, not kept.
     """
 
     modes: Modes
     missed_mass: tf.Tensor
+    n_climbs: tf.Tensor  # int32 scalar
 
 
 def bank_of(decoder: DecoderLike, z: tf.Tensor, n_classes: int) -> Bank:
@@ -83,12 +85,15 @@ def candidates(bank: Bank, target: Target, near: tf.Tensor, n: int, uniform: tf.
     temperature = tf.maximum(1.0, 0.5 * (best[:, :1] - best[:, -1:]))
     gumbel = -tf.math.log(-tf.math.log(uniform))
     likely = tf.gather(bank.z, tf.math.top_k((height - best[:, :1]) / temperature + gumbel, n_likely).indices)
+
+    def choose(k: tf.Tensor, distance: tf.Tensor, chosen: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        farthest = tf.gather(likely, tf.argmax(distance, axis=1), batch_dims=1)  # (rows, d)
+        distance = tf.minimum(distance, tf.reduce_sum(tf.square(likely - farthest[:, None, :]), axis=2))
+        return k + 1, distance, tf.where((tf.range(n) == k)[None, :, None], farthest[:, None, :], chosen)
+
     distance = tf.reduce_sum(tf.square(likely - near[:, None, :]), axis=2)  # (rows, likely)
-    chosen = []
-    for _ in range(n):
-        chosen.append(tf.gather(likely, tf.argmax(distance, axis=1), batch_dims=1))
-        distance = tf.minimum(distance, tf.reduce_sum(tf.square(likely - chosen[-1][:, None, :]), axis=2))
-    return tf.stack(chosen, axis=1)
+    start = tf.constant(0), distance, tf.zeros([near.shape[0], n, near.shape[1]])
+    return tf.while_loop(lambda k, *_: k < n, choose, start)[2]
 
 
 def filled(bank: Bank, target: Target) -> tf.Tensor:
@@ -116,11 +121,22 @@ def _finite(heights: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.math.is_finite(heights), heights, tf.constant(_LOWEST, heights.dtype))
 
 
-def find_modes(decoder: DecoderLike, target: Target, start: tf.Tensor, *, n_climbs: int) -> Found:
-    """The modes that lie uphill of the starts. (rows, starts, d)."""
+def find_modes(
+    decoder: DecoderLike, target: Target, start: tf.Tensor, known: tf.Tensor | None, *, n_climbs: int, n_kept: int
+) -> Found:
+    """The modes that lie uphill of the starts, and of places that are known to be good. (rows, starts, d) and such.
+
+    What lies uphill of a known place is no news of what the starts find, and so does not count as found by one.
+    """
+    n_fresh = start.shape[1]
+    if known is not None:
+        start = tf.concat([start, known], axis=1)
     n_rows, n_starts, d = start.shape
     each = target.repeated(n_starts)
-    flat = find_mode(decoder, each.x, each.y, tf.reshape(start, [-1, d]), mask=each.observed, n_climbs=n_climbs)
+    flat = find_mode(
+        decoder, each.x, each.y, tf.reshape(start, [-1, d]), mask=each.observed, n_climbs=n_climbs,
+        share_left=_SHARE_LEFT,
+    )  # fmt: skip
     log_det = tf.reduce_sum(tf.math.log(tf.cast(tf.linalg.diag_part(flat.factor), tf.float64)), axis=1)
     height = _finite(each.log_joint(decoder, flat.z))
     # Highest first: a mode that was found several times is its highest place.
@@ -129,28 +145,31 @@ def find_modes(decoder: DecoderLike, target: Target, start: tf.Tensor, *, n_clim
     def ordered(values: tf.Tensor) -> tf.Tensor:
         return tf.gather(tf.reshape(values, [n_rows, n_starts, *values.shape[1:]]), order, batch_dims=1)
 
-    place, factor, inverse, has_arrived = (ordered(part) for part in flat)
+    place, factor, inverse = (ordered(part) for part in (flat.z, flat.factor, flat.inverse))
+    is_fresh = order < n_fresh
     log_mass = ordered(height - log_det)  # and d/2 log 2 pi, for all alike
     apart = tf.einsum("rmni,rmij->rmnj", place[:, None] - place[:, :, None], factor)
     is_same = tf.reduce_sum(tf.square(apart), axis=3) < _SAME_MODE * d  # (rows, starts, starts)
-    is_same = tf.linalg.set_diag(is_same, tf.ones_like(has_arrived))
+    is_same = tf.linalg.set_diag(is_same, tf.ones_like(is_fresh))
     is_after = tf.range(n_starts)[:, None] < tf.range(n_starts)[None, :]
     has_higher = tf.reduce_any(is_same & is_after, axis=1)
     log_weight = tf.nn.log_softmax(tf.where(has_higher, tf.constant(_NOTHING, tf.float64), log_mass), axis=1)
-    is_lone = tf.reduce_sum(tf.cast(is_same, tf.int32), axis=2) == 1
-    missed_mass = _missed_mass(tf.where(has_arrived, tf.exp(log_weight), 0.0), is_lone)
-    weight, index = tf.math.top_k(log_weight, min(n_starts, _N_KEPT))
+    n_finds = tf.reduce_sum(tf.cast(is_same & is_fresh[:, None, :], tf.int32), axis=2)
+    kept, index = tf.math.top_k(log_weight, min(n_starts, n_kept))
+    dropped = 1.0 - tf.reduce_sum(tf.exp(kept), axis=1)
+    missed_mass = tf.maximum(_missed_mass(tf.exp(log_weight), n_finds, n_fresh), dropped)
     place, factor, inverse = (tf.gather(part, index, batch_dims=1) for part in (place, factor, inverse))
-    return Found(Modes(place, factor, inverse, tf.nn.log_softmax(weight, axis=1)), missed_mass)
+    modes = Modes(place, factor, inverse, tf.nn.log_softmax(kept, axis=1))
+    return Found(modes, tf.cast(missed_mass, tf.float32), flat.n_climbs)
 
 
-def _missed_mass(weight: tf.Tensor, is_lone: tf.Tensor) -> tf.Tensor:
-    """See `Found`; places that are no modes have weight 0. (rows, starts) twice -> (rows,) float32."""
-    lone = tf.reduce_sum(tf.where(is_lone, weight, 0.0), axis=1)
-    square, total = tf.reduce_sum(tf.square(weight), axis=1), tf.reduce_sum(weight, axis=1)
-    n_found = tf.where(square > 0.0, tf.math.divide_no_nan(tf.square(total), square), 1.0)
-    beside = (n_found / (n_found + 1.0)) ** weight.shape[1]
-    return tf.cast(tf.maximum(lone, beside), tf.float32)
+def _missed_mass(weight: tf.Tensor, n_finds: tf.Tensor, n_starts: int) -> tf.Tensor:
+    """The first two of `Found`. Weights of modes, 0 for what is none, and the starts that led to each, (rows, places)
+    both -> (rows,) float64.
+    """
+    lone = tf.reduce_sum(tf.where(n_finds <= 1, weight, 0.0), axis=1)
+    m = 1.0 / tf.reduce_sum(tf.square(weight), axis=1) + 1.0
+    return tf.maximum(lone, tf.minimum(m * (1.0 - 1.0 / m) ** n_starts, 1.0))
 
 
 def best_spread(modes: Modes) -> tf.Tensor:

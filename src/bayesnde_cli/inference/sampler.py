@@ -38,6 +38,11 @@ class SamplerSettings:
     target_acceptance: float = 0.8
     transitions_per_call: int = 25
 
+    @property
+    def n_adapting(self) -> int:
+        """Transitions that tune the step sizes; in the rest of the warm-up the chains settle."""
+        return math.ceil(0.8 * self.n_warm_up)
+
 
 class ChainState(NamedTuple):
     """Everything that a call changes. Rows times chains, the chains of a row one after the other."""
@@ -59,7 +64,9 @@ class Segment(NamedTuple):
     n_gradients: tf.Tensor  # (transitions,) int32, of each chain
 
 
-SegmentRunner = Callable[[ChainState, Target, tf.Tensor, "Modes | None", tf.Tensor], tuple[ChainState, Segment]]
+SegmentRunner = Callable[
+    [ChainState, Target, tf.Tensor, "Modes | None", tf.Tensor, tf.Tensor], tuple[ChainState, Segment]
+]
 
 
 def start(decoder: DecoderLike, target: Target, z: tf.Tensor, step_size: tf.Tensor) -> ChainState:
@@ -74,17 +81,19 @@ def start(decoder: DecoderLike, target: Target, z: tf.Tensor, step_size: tf.Tens
 
 
 def segment_runner(decoder: DecoderLike, settings: SamplerSettings) -> SegmentRunner:
-    """A function (state, target, spread, modes, seed) -> (state, segment), to be compiled: some more transitions.
+    """A function (state, target, spread, modes, seed, n_adapting) -> (state, segment), to be compiled: some more
+    transitions.
 
     spread (rows, d, d) is the metric of each row; without modes there are no jumps. The seed (two int32) is the
-    address of the chains: what is drawn depends on it and on the number of the transition.
+    address of the chains: what is drawn depends on it and on the number of the transition. The first `n_adapting`
+    transitions (int32) tune the step sizes.
     """
     n_steps, n_chains = settings.transitions_per_call, settings.n_chains
-    n_adapting = math.ceil(0.8 * settings.n_warm_up)
 
     def run(
-        state: ChainState, target: Target, spread: tf.Tensor, known: Modes | None, seed: tf.Tensor
-    ) -> tuple[ChainState, Segment]:
+        state: ChainState, target: Target, spread: tf.Tensor, known: Modes | None, seed: tf.Tensor,
+        n_adapting: tf.Tensor,
+    ) -> tuple[ChainState, Segment]:  # fmt: skip
         n_rows, d = target.x.shape[0], state.point.z.shape[1]
         each, each_spread = target.repeated(n_chains), tf.repeat(spread, n_chains, axis=0)
 
@@ -162,7 +171,7 @@ def _jumped(
     return hmc.chosen(tf.math.log(tf.cast(uniform, tf.float64)) < log_ratio, proposed, point)
 
 
-def _adapted(state: ChainState, acceptance: tf.Tensor, settings: SamplerSettings, n_adapting: int) -> ChainState:
+def _adapted(state: ChainState, acceptance: tf.Tensor, settings: SamplerSettings, n_adapting: tf.Tensor) -> ChainState:
     """One more step of dual averaging, as long as the warm-up lasts. acceptance (rows,)."""
     time = tf.cast(state.index + 1, tf.float32)
     share = 1.0 / (time + _DELAY)

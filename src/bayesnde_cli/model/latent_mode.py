@@ -9,8 +9,9 @@ from bayesnde_cli.model.likelihood import DecoderLike, log_joint
 
 # Steps uphill; from an encoder's mean most rows are there after five.
 N_CLIMBS = 8
-# A place is a mode if a further step were shorter than this, squared and for each latent, in standard deviations.
-_ARRIVED = 0.1
+# A climb is over where the last steps, each counting half as much as the one after it, gained less than this (nats).
+# Not by the slope: where a network has a kink, so has the posterior, and its slope is nowhere 0.
+_LEAST_GAIN = 0.02
 
 
 class Mode(NamedTuple):
@@ -19,7 +20,7 @@ class Mode(NamedTuple):
     z: tf.Tensor  # (rows, d)
     factor: tf.Tensor  # L, lower triangular (rows, d, d)
     inverse: tf.Tensor  # of L
-    has_arrived: tf.Tensor  # (rows,) bool: no longer on the way
+    n_climbs: tf.Tensor  # int32 scalar: steps that were made
 
 
 def find_mode(
@@ -30,6 +31,7 @@ def find_mode(
     *,
     mask: tf.Tensor | None = None,
     n_climbs: int = N_CLIMBS,
+    share_left: float = 0.0,
 ) -> Mode:
     """Climb the latent posterior of each row by damped Gauss-Newton steps. x (rows, p), start (rows, d).
 
@@ -38,20 +40,18 @@ def find_mode(
         P = I + sum over columns of (dm dm') / v + (d log v)(d log v)' / 2,
 
     which is positive definite everywhere. A step that leads down is not made; its row tries a shorter one. Cells where
-    the mask is False count for nothing.
+    the mask is False count for nothing. The climb ends before `n_climbs` if no more than `share_left` of the rows are
+    still on their way.
     """
 
     def height(z: tf.Tensor) -> tf.Tensor:
         return log_joint(z, x, decoder, y=y, mask=mask)
 
-    def slope_at(z: tf.Tensor) -> tf.Tensor:
+    def climb(index, z, here, damping, gained):  # type: ignore[no-untyped-def]
         with tf.GradientTape() as tape:
             tape.watch(z)
             value = height(z)
-        return tape.gradient(value, z)
-
-    def climb(z: tf.Tensor, here: tf.Tensor, damping: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        slope = slope_at(z)
+        slope = tape.gradient(value, z)
         precision = expected_precision(decoder, z, y, mask=mask)
         damped = precision + damping[:, None, None] * tf.linalg.diag(tf.linalg.diag_part(precision))
         _, inverse = triangular_factor(damped)
@@ -59,18 +59,22 @@ def find_mode(
         there = height(z + step)
         is_higher = there > here  # False for NaN
         z = tf.where(is_higher[:, None], z + step, z)
-        return z, tf.where(is_higher, there, here), tf.where(is_higher, damping / 4.0, 4.0 * damping + 0.1)
+        gained = 0.5 * gained + tf.where(is_higher, there - here, 0.0)
+        damping = tf.where(is_higher, damping / 4.0, 4.0 * damping + 0.1)
+        return index + 1, z, tf.where(is_higher, there, here), damping, gained
 
-    z, _, _ = tf.while_loop(
-        lambda *_: True, climb, (start, height(start), tf.zeros_like(start[:, 0])), maximum_iterations=n_climbs
-    )
+    def is_on(index: tf.Tensor, *rest: tf.Tensor) -> tf.Tensor:
+        left = tf.reduce_mean(tf.cast(rest[-1] > _LEAST_GAIN, tf.float32))
+        return (index < n_climbs) & (left > share_left)
+
+    none = tf.zeros_like(start[:, 0])
+    n_made, z, *_ = tf.while_loop(is_on, climb, (tf.constant(0), start, height(start), none, none + 1.0))
     factor, inverse = triangular_factor(expected_precision(decoder, z, y, mask=mask))
-    further = tf.reduce_sum(tf.square(tf.linalg.matvec(inverse, slope_at(z))), axis=1)
     # Where a network overflows, a place that is of no use but finite: the other parts of the mixture go on.
     is_sound = tf.reduce_all(tf.math.is_finite(factor) & tf.math.is_finite(inverse), axis=[1, 2])
     identity = tf.eye(z.shape[1], dtype=z.dtype)[None]
     factor, inverse = (tf.where(is_sound[:, None, None], part, identity) for part in (factor, inverse))
-    return Mode(z, factor, inverse, is_sound & (further < _ARRIVED * z.shape[1]))
+    return Mode(z, factor, inverse, n_made)
 
 
 def expected_precision(

@@ -25,7 +25,7 @@ _OUTLIER_FIGURES = ("auroc", "average_precision", "precision_at_k")
 def metrics(data: ReportData) -> Markup | None:
     """All figures, the main ones large."""
     found = data.metrics
-    if found.get("mean_log_density") is None:
+    if found.get("mean_log_density") is None and not found.get("rows"):
         return None
     parts = [
         _tiles(found),
@@ -41,13 +41,7 @@ def metrics(data: ReportData) -> Markup | None:
 def _tiles(found: Mapping[str, Any]) -> Markup:
     """The main figures, large."""
     rows, truth, outliers = (found.get(name) or {} for name in ("rows", "truth", "outliers"))
-    tiles = [
-        ("mean log-density", with_error(found["mean_log_density"], found.get("mean_log_density_se")),
-         "nats a row, units of the file, ± 2 standard errors"),
-        ("of which Monte Carlo", f"± {numeral(2 * (found.get('mean_log_density_mc_se') or 0.0), 2)}",
-         "nats, 2 standard errors"),
-        ("in the model's space", nats(found.get("mean_log_density_scaled")), "nats a row, after scaling"),
-    ]  # fmt: skip
+    tiles = _mean_tiles(found)
     if rows.get("n"):
         tiles.append(
             ("reliable rows", share(rows["n_reliable"], rows["n"]), f"{rows['n_reliable']:,} of {rows['n']:,}")
@@ -72,10 +66,27 @@ def _tiles(found: Mapping[str, Any]) -> Markup:
     return tag("div", *boxes, class_="tiles")
 
 
+def _mean_tiles(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The mean log-density, of the rows that have all cells."""
+    mean = found.get("mean_log_density")
+    if mean is None:
+        reason = (found.get("reasons") or {}).get("mean_log_density", "not finite")
+        return [("mean log-density", numeral(None), reason)]
+    n_incomplete = (found.get("rows") or {}).get("n_incomplete")
+    text = "nats a row, units of the file, ± 2 standard errors"
+    text += f"; rows left out for missing cells: {n_incomplete:,}" if n_incomplete else ""
+    return [
+        ("mean log-density", with_error(mean, found.get("mean_log_density_se")), text),
+        ("of which Monte Carlo", f"± {numeral(2 * (found.get('mean_log_density_mc_se') or 0.0), 2)}",
+         "nats, 2 standard errors"),
+        ("in the model's space", nats(found.get("mean_log_density_scaled")), "nats a row, after scaling"),
+    ]  # fmt: skip
+
+
 def _comparison(found: Mapping[str, Any]) -> list[Markup]:
     """Ours and the baselines by mean log-density, best first."""
     baselines = _known(found, "mean_log_density")
-    if not baselines:
+    if not baselines or found.get("mean_log_density") is None:
         reason = (found.get("reasons") or {}).get("baselines")
         return [note(f"No plain estimators beside it: {reason}.")] if reason else []
     means = {_OURS: (found["mean_log_density"], found.get("mean_log_density_se"))}

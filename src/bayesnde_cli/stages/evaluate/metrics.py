@@ -25,6 +25,7 @@ from bayesnde_cli.stages.reporting import Report
 from bayesnde_cli.stages.scoring.engine import EngineFactory
 
 METRICS_SCHEMA, METRICS_VERSION = "metrics", 1
+_ALL_GAPS = "every row has missing cells"
 
 
 def make_metrics(job: EvaluateJob, model: Model, factory: EngineFactory, report: Report) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def make_metrics(job: EvaluateJob, model: Model, factory: EngineFactory, report:
         "schema_version": METRICS_VERSION,
         "run_id": job.scoring.run_id,
         "rows": found.counts(),
-        **found.mean(np.ones(len(found.scores.row_id), bool)),
+        **found.mean_of_all(),
         "classes": found.by_class(),
         "truth": found.truth(),
         "outliers": found.outliers(),
@@ -69,14 +70,20 @@ class _Evaluation:
             "n": len(scores.row_id),
             "n_reliable": int(scores.reliable.sum()),
             "n_not_finite": int((~np.isfinite(scores.log_density)).sum()),
+            "n_incomplete": int((~self.rows.is_complete).sum()),
             "verdicts": dict(Counter(scores.verdict.tolist()).most_common()),
             "sha256": self.rows.sha256(),
         }
 
     def mean(self, chosen: np.ndarray) -> Figures:
-        """The mean log-density of some rows."""
-        scores = self.scores
+        """The mean log-density of some rows, of those that are whole: densities of other cells are other quantities."""
+        scores, chosen = self.scores, chosen & self.rows.is_complete
         return log_density_figures(scores.log_density[chosen], scores.log_density_scaled[chosen], scores.mc_se[chosen])
+
+    def mean_of_all(self) -> Figures:
+        if not self.rows.is_complete.any():
+            self.reasons["mean_log_density"] = _ALL_GAPS
+        return self.mean(np.ones(len(self.scores.row_id), bool))
 
     def by_class(self) -> Figures | None:
         classes = self.rows.classes
@@ -114,7 +121,7 @@ class _Evaluation:
         rows, kept, names = self.rows, self.rows.is_complete, self.schema.classes
         if not kept.any():
             sections = ("generation", "typicality")
-            self.reasons.update(dict.fromkeys(sections, "every row has missing cells"))
+            self.reasons.update(dict.fromkeys(sections, _ALL_GAPS))
             return dict.fromkeys(sections)
         y = None if rows.classes is None else np.eye(len(names), dtype=np.float32)[rows.classes[kept]]
         complete = Rows(rows.row_ids[kept], rows.x[kept], rows.log_jacobian[kept], y)

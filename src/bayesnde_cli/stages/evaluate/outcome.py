@@ -35,6 +35,10 @@ def _sentences(metrics: Found) -> Iterator[str]:
         error = f" ± {_shown(metrics['mean_log_density_se'], 2.0)}"
         part = f"of which Monte-Carlo: {_shown(metrics['mean_log_density_mc_se'], 2.0)}"
         yield f"mean log-density: {mean:.4f}{error} (units of the file, ± 2 standard errors, {part})"
+        if n_incomplete := rows.get("n_incomplete"):  # the first documents did not count them
+            yield f"left out of the mean: {counted(n_incomplete, 'row')} with missing cells"
+    elif reason := metrics["reasons"].get("mean_log_density"):
+        yield f"no mean log-density: {reason}"
     if rows["n_not_finite"]:
         yield f"left out: {counted(rows['n_not_finite'], 'row')} without a finite log-density"
     if truth := metrics["truth"]:

@@ -15,6 +15,7 @@ from bayesnde_cli.data.roles import Roles, quoted
 from bayesnde_cli.data.scaling import Noise
 from bayesnde_cli.data.schema import Feature, Schema, noise_fractions
 from bayesnde_cli.errors import BadInput
+from bayesnde_cli.stages.prepare import choosing
 from bayesnde_cli.stages.prepare.staging import StagedTable
 from bayesnde_cli.stages.prepare.survey import feature_values
 from bayesnde_cli.stages.reporting import Report
@@ -61,6 +62,33 @@ def fit_features(
     split: np.ndarray, config: PrepareConfig, report: Report,
 ) -> tuple[Feature, ...]:  # fmt: skip
     """Every feature with its map. Test rows take no part, unless the scaling is asked to be on all rows."""
+    if config.scale != "auto":
+        return _fitted(config.scale, staged, facts, noise, row_ids, split, config, report)
+    usual = _fitted(choosing.USUAL, staged, facts, noise, row_ids, split, config, report)
+    if len(facts) > choosing.MOST_COLUMNS:
+        return usual
+    try:
+        other = _fitted(choosing.OTHER, staged, facts, noise, row_ids, split, config, report)
+    except BadInput:  # outliers, or a large offset, leave float32 too few digits without the marginal scaling
+        return usual
+    places = choosing.positions(split, config.seed)
+    columns: list[list[np.ndarray]] = [[], []]
+    for fact in facts.values():
+        values = feature_values(staged, fact, row_ids)  # one column at a time: there may be millions of rows
+        for some, index in zip(columns, places, strict=True):
+            some.append(values[index])
+    train, validation = (
+        choosing.SomeRows(np.stack(some, axis=1), row_ids[index]) for some, index in zip(columns, places, strict=True)
+    )
+    candidates = {choosing.USUAL: usual, choosing.OTHER: other}
+    return choosing.chosen_features(candidates, train, validation, config.seed, report)
+
+
+def _fitted(
+    scale: str, staged: StagedTable, facts: Mapping[str, ColumnFacts], noise: Mapping[str, Noise], row_ids: np.ndarray,
+    split: np.ndarray, config: PrepareConfig, report: Report,
+) -> tuple[Feature, ...]:  # fmt: skip
+    """Every feature with its map of one scaling."""
     is_fitting = np.full(len(split), True) if config.scale_on == "all" else split == splits.TRAIN
     is_choosing = split == splits.VALIDATION
     features = []
@@ -71,7 +99,7 @@ def fit_features(
                 _refuse_constant(values[is_fitting], name)
             column_map = fit_map(
                 fact,
-                config.scale,
+                scale,
                 noise.get(name),
                 values,
                 fraction=noise_fractions(name, row_ids, config.seed),

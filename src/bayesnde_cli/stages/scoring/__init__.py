@@ -41,7 +41,7 @@ def run_posterior(
             return _drawn(job, asked, report, is_up_to_date=True)
         rows = open_rows(job, report)
         plan = _joined(job, rows, report)
-        work = PosteriorWork(job, plan, rows, LazyEngine(layout, job.config, factory), report)
+        work = PosteriorWork(job, plan, rows, LazyEngine(job, factory), report)
         shard = _frozen(layout, plan, asked.shard)
         _share(work, shard)
         if shard is not None:
@@ -72,7 +72,7 @@ def score(
         chosen = _chosen(columns, density_columns(rows.label_fields).names)
         plan = _joined(job, rows, report)
         shard = _frozen(layout, plan, asked.shard)
-        engine = LazyEngine(layout, job.config, factory)
+        engine = LazyEngine(job, factory)
         draws = PosteriorWork(job.of_draws(), job.of_draws().plan(rows.n_rows), rows, engine, report)
         if config.keep_draws:
             _keep(draws, shard)
@@ -101,8 +101,9 @@ def _keep(draws: PosteriorWork, shard: Shard | None) -> None:
 
 
 def _joined(job: Job, rows: SetRows, report: Report) -> Plan:
-    """The plan of a job, made or joined; what killed processes left in its folder goes."""
+    """The plan of a job, made or joined; what killed processes left in its folder, and beside it, goes."""
     sweep(job.folder)
+    sweep(job.folder.parent)  # a folder that `discard` put aside
     plan = create_or_join(job.layout, job.plan(rows.n_rows))
     if missing_blocks(job.layout, plan):
         warn_of_other_versions(job.layout, plan, report)

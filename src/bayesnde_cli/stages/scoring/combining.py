@@ -12,7 +12,7 @@ from bayesnde_cli.artifacts.tables import made_with, write_table
 from bayesnde_cli.errors import StageBusy
 from bayesnde_cli.stages.outputs import Workplace, workplace
 from bayesnde_cli.stages.scoring.job import Job
-from bayesnde_cli.stages.scoring.sharing import POLL_SECONDS
+from bayesnde_cli.stages.scoring.sharing import POLL_SECONDS, waiting_for
 from bayesnde_cli.stages.scoring.versions import warn_of_mixed_versions
 from bayesnde_cli.stages.scoring.work import Work
 
@@ -20,11 +20,15 @@ from bayesnde_cli.stages.scoring.work import Work
 def combined(work: Work) -> Manifest:
     """The manifest of the whole; if another process is combining, or has just done so, its manifest."""
     job = work.job
+    is_told = False
     while True:
         try:
             with workplace(job.layout, job.stage, job.set_name, started=job.started) as place:
                 return _found(job) or _combine(work, place)
         except StageBusy:
+            if not is_told:
+                work.report.note(waiting_for(job.layout, job.stage, job.set_name))
+                is_told = True
             time.sleep(POLL_SECONDS)
 
 

@@ -11,6 +11,7 @@ from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.config import PosteriorConfig
 from bayesnde_cli.inference.block import Draws, Rows
 from bayesnde_cli.rng import derive_seed
+from bayesnde_cli.stages.scoring.job import Job
 
 if TYPE_CHECKING:
     from bayesnde_cli.inference.engine import EngineSettings
@@ -39,15 +40,19 @@ EngineFactory = Callable[[RunLayout, PosteriorConfig], Opened]
 
 @dataclass
 class LazyEngine:
-    """An engine that is opened when the first block needs it: combining blocks does without TensorFlow."""
+    """An engine that is opened when the first block needs it: combining blocks does without TensorFlow.
 
-    layout: RunLayout
-    config: PosteriorConfig
+    `StaleArtifact` if the model is then another one than the job was made for.
+    """
+
+    job: Job
     factory: EngineFactory
 
     @cached_property
     def _opened(self) -> Opened:
-        return self.factory(self.layout, self.config)
+        opened = self.factory(self.job.layout, self.job.config)
+        self.job.refuse_other_model()  # afterwards: what was read cannot change any more
+        return opened
 
     @property
     def engine(self) -> Engine:

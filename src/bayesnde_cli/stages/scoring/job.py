@@ -1,7 +1,7 @@
 """What a scoring stage is asked for: on which rows, with which settings, and whether it has been done."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,7 +16,7 @@ from bayesnde_cli.artifacts.layout import TEST_SET, RunLayout
 from bayesnde_cli.artifacts.manifest import StageState
 from bayesnde_cli.artifacts.plan import Plan
 from bayesnde_cli.artifacts.shards import ArrayTask, Shard
-from bayesnde_cli.artifacts.upstream import refuse_stale, require, stale_inputs
+from bayesnde_cli.artifacts.upstream import changed_files, refuse_stale, require, stale_inputs
 from bayesnde_cli.config import PosteriorConfig
 from bayesnde_cli.data.readers import Source, TextFormat, sources_of
 from bayesnde_cli.errors import BadArtifact, StageBusy
@@ -82,6 +82,17 @@ class Job:
             inputs=self.hashes, settings=settings, packages=computing_versions(),
         )  # fmt: skip
 
+    def refuse_other_model(self) -> None:
+        """Raise `StaleArtifact` if the files of `refine` are no longer those that the plan names."""
+        names = [f"refine/{output}" for output in _READ["refine"]]
+        changed = changed_files(self.layout, {name: self.hashes[name] for name in names})
+        refuse_stale(self.layout, self.stage, self.set_name, self.not_as_read(changed))
+
+    def not_as_read(self, names: Iterable[str]) -> list[str]:
+        """A line for each file that is not the one that this stage has read."""
+        label = self.layout.label(self.stage, self.set_name)
+        return [f"{name} is not the one that {label} read" for name in sorted(names)]
+
     def of_draws(self) -> "Job":
         """The job of `posterior` that makes the draws of this one."""
         names = [item.name for item in fields(PosteriorConfig)]
@@ -135,9 +146,8 @@ def is_up_to_date(job: Job, *, is_restart: bool) -> bool:
         return manifests.stage_state(layout, stage, job.identity, set_name) is StageState.UP_TO_DATE
     if plan_file.exists():
         found = plans.read(plan_file)
-        changed = sorted(name for name, digest in job.hashes.items() if found.inputs.get(name) != digest)
-        label = layout.label(stage, set_name)
-        refuse_stale(layout, stage, set_name, [f"{name} is not the one that {label} read" for name in changed])
+        changed = [name for name, digest in job.hashes.items() if found.inputs.get(name) != digest]
+        refuse_stale(layout, stage, set_name, job.not_as_read(changed))
         if differences := _differences(found, job):
             raise settings_differ(layout, stage, set_name, differences)
     return False

@@ -48,9 +48,10 @@ class Scored:
     is_up_to_date: bool
     n_rows: int
     n_reliable: int
-    mean_log_density: float | None  # of the rows where it is finite
+    mean_log_density: float | None  # of the whole rows where it is finite
     verdicts: Mapping[str, int]
     n_not_finite: int = 0  # rows where it is not
+    n_incomplete: int = 0  # rows with missing cells
     made_with: Mapping[str, int] = field(default_factory=dict)  # blocks by versions
     columns: list[str] = field(default_factory=list)
 
@@ -58,13 +59,16 @@ class Scored:
         return {name: value for name, value in asdict(self).items() if name != "columns"}
 
     def __str__(self) -> str:
-        mean = "not finite" if self.mean_log_density is None else f"{self.mean_log_density:.4f}"
-        left_out = f"; without {counted(self.n_not_finite, 'row')} where it is not finite" if self.n_not_finite else ""
-        text = (
-            f"{self.file}: {counted(self.n_rows, 'row')}, mean log-density {mean} (units of the file{left_out}), "
-            f"{self.n_reliable:,} reliable"
-        )
+        text = f"{self.file}: {counted(self.n_rows, 'row')}, {self._mean()}, {self.n_reliable:,} reliable"
         return f"{text} (up to date)" if self.is_up_to_date else text
+
+    def _mean(self) -> str:
+        if self.n_incomplete == self.n_rows:
+            return "no mean log-density (every row has missing cells)"
+        mean = "not finite" if self.mean_log_density is None else f"{self.mean_log_density:.4f}"
+        counts = {"with missing cells": self.n_incomplete, "where it is not finite": self.n_not_finite}
+        left_out = " and ".join(f"{counted(n, 'row')} {which}" for which, n in counts.items() if n)
+        return f"mean log-density {mean} (units of the file" + (f"; without {left_out})" if left_out else ")")
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,10 @@ class SetRows:
         return self._ranges.n_rows
 
     @property
+    def n_features(self) -> int:
+        return len(self._schema.features)
+
+    @property
     def label_fields(self) -> list[pa.Field]:
         """The label columns that came with the rows."""
         return [field for field in label_fields(self._schema) if field.name in self._labels]

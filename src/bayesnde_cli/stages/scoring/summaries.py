@@ -10,29 +10,39 @@ import pyarrow.compute as pc
 
 
 class DensitySummary:
-    """How many rows have which verdict, and the mean log-density of those where it is finite."""
+    """How many rows have which verdict, and the mean log-density of whole rows where it is finite.
 
-    def __init__(self) -> None:
+    A row with missing cells has the density of the others, which is another quantity and enters no mean.
+    """
+
+    def __init__(self, n_features: int) -> None:
+        self._n_features = n_features
         self._n_rows = 0
         self._n_reliable = 0
         self._n_finite = 0
+        self._n_incomplete = 0
+        self._n_in_mean = 0
         self._verdicts: Counter[str] = Counter()
         self._sums: list[float] = []  # of each block, for one rounding of the whole
 
     def add(self, table: pa.Table) -> None:
-        finite = _finite(table, "log_density")
+        is_whole = table["n_observed"].to_numpy() == self._n_features
+        in_mean = _finite(table.filter(is_whole), "log_density")
         self._n_rows += table.num_rows
         self._n_reliable += pc.sum(table["reliable"]).as_py()
-        self._n_finite += len(finite)
+        self._n_finite += len(_finite(table, "log_density"))
+        self._n_incomplete += int((~is_whole).sum())
+        self._n_in_mean += len(in_mean)
         self._verdicts.update(table["verdict"].to_pylist())
-        self._sums.append(math.fsum(finite))
+        self._sums.append(math.fsum(in_mean))
 
     def result(self) -> dict[str, Any]:
         return {
             "n_rows": self._n_rows,
             "n_reliable": self._n_reliable,
-            "mean_log_density": math.fsum(self._sums) / self._n_finite if self._n_finite else None,
+            "mean_log_density": math.fsum(self._sums) / self._n_in_mean if self._n_in_mean else None,
             "n_not_finite": self._n_rows - self._n_finite,
+            "n_incomplete": self._n_incomplete,
             "verdicts": dict(self._verdicts.most_common()),
         }
 

@@ -131,4 +131,4 @@ class DensityWork(Work):
         return iter_blocks(self.job.layout, self.plan)
 
     def summary(self) -> DensitySummary:
-        return DensitySummary()
+        return DensitySummary(self.rows.n_features)

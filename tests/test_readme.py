@@ -82,6 +82,7 @@ def test_every_preset_simulator_and_option_is_documented(bayesnde: Callable) -> 
     for name in (*preset_names(), *SIMULATORS):
         assert f"`{name}`" in README, name
     mentioned = set(re.findall(r"--[a-z][a-z-]+", README))
-    foreign = {"--quiet", "--check", "--install-completion", "--array", "--require"}
+    of_slurm = {"--array", "--dependency", "--requeue", "--signal", "--time"}
+    foreign = {"--quiet", "--check", "--install-completion", "--require", *of_slurm}
     known = {option for name in COMMANDS for option in re.findall(r"--[a-z][a-z-]+", bayesnde(name, "--help").out)}
     assert mentioned - known - foreign == set()

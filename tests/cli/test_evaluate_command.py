@@ -35,13 +35,14 @@ def test_the_result_in_words(bayesnde: Callable, scored: Path) -> None:
     assert lines[2].startswith(f"against the truth: Spearman {truth['spearman']:.4f}, Pearson ")
     assert lines[3].startswith(f"accuracy of the likeliest class: {found['accuracy']:.4f} ± ")
     assert lines[4].startswith("typicality: rows look typical (KS ")
-    assert lines[6].split("  ")[-1] == "this model is better by"
+    assert lines[5] == f"report: {scored}/evaluate/test/report.html"
+    assert lines[7].split("  ")[-1] == "this model is better by"
     means = {name: figures["mean_log_density"] for name, figures in found["baselines"].items()}
     best_first = [name.replace("_", " ") for name in sorted(means, key=means.get, reverse=True)]
-    assert [line.split("  ")[0] for line in lines[7:]] == ["this model", *best_first]
+    assert [line.split("  ")[0] for line in lines[8:]] == ["this model", *best_first]
     gaussian = found["baselines"]["gaussian"]
     gain = f"{gaussian['gain']:.4f} ± {2 * gaussian['gain_se']:.4f}"
-    assert lines[8 + best_first.index("gaussian")].endswith(gain)
+    assert lines[9 + best_first.index("gaussian")].endswith(gain)
 
 
 def test_json_is_the_document(bayesnde: Callable, scored: Path) -> None:

@@ -82,6 +82,9 @@ def test_a_row_with_missing_cells_is_scored(rows: np.ndarray) -> None:
     model = BayesNDE(settings=SMALL).fit(rows)
     rows[0, 1] = np.nan
     assert doubted(model.density_table, rows)["n_observed"].to_pylist()[:2] == [2, 3]
+    assert doubted(model.score, rows) == pytest.approx(np.mean(doubted(model.score_samples, rows)[1:]))
+    with pytest.raises(ValueError, match="every row has missing cells"):
+        doubted(model.score, rows[:1])
 
 
 def test_doubtful_rows_are_counted_in_a_warning(rows: np.ndarray) -> None:

@@ -128,6 +128,20 @@ class BayesNDE(DensityMixin, BaseEstimator):
         NaN is a missing cell: such a row gets the density of the others. Rows that cannot be relied on are counted in
         an `UnreliableDensity` warning.
         """
+        table = self._scored(X, y)
+        log_density = table["log_density"].to_numpy()
+        return (log_density, table["mc_se"].to_numpy()) if return_se else log_density
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """The mean log-density of the rows without missing cells, in nats and in the units of X."""
+        table = self._scored(X, y)
+        is_whole = table["n_observed"].to_numpy() == len(read_schema(RunLayout(self.run_)).features)
+        if not is_whole.any():
+            raise ValueError("every row has missing cells: their densities are of other quantities, and have no mean")
+        return float(np.mean(table["log_density"].to_numpy()[is_whole]))
+
+    def _scored(self, X: Any, y: Any) -> pa.Table:
+        """The densities of the rows, with a warning if some cannot be relied on."""
         table = self.density_table(X, y)
         n_doubtful = table.num_rows - int(np.sum(table["reliable"].to_numpy()))
         if n_doubtful:
@@ -135,14 +149,9 @@ class BayesNDE(DensityMixin, BaseEstimator):
                 f"{n_doubtful:,} of {counted(table.num_rows, 'log-density', 'log-densities')} cannot be relied on; "
                 "density_table(X) has the verdicts",
                 UnreliableDensity,
-                stacklevel=2,
+                stacklevel=3,
             )
-        log_density = table["log_density"].to_numpy()
-        return (log_density, table["mc_se"].to_numpy()) if return_se else log_density
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """The mean log-density of the rows, in nats and in the units of X."""
-        return float(np.mean(self.score_samples(X, y)))
+        return table
 
     @_in_scikit_learns_words
     def density_table(self, X: Any, y: Any = None) -> pa.Table:

@@ -22,6 +22,8 @@ def n_epochs(config: TrainingConfig, n_rows: int, kind: str = "mlp") -> int:
         (RefineConfig(), 60 * BATCH, "residual", 100),
         (WarmstartConfig(), 6000 * BATCH, "mlp", 30),  # a large table is seen several times nevertheless
         (WarmstartConfig(), 8 * BATCH, "mlp", 400),  # a small one not for ever
+        (RefineConfig(), 8 * BATCH, "mlp", 250),
+        (RefineConfig(), 8 * BATCH, "residual", 400),
         (WarmstartConfig(steps=1000), 60 * BATCH, "mlp", 17),  # whole epochs
         (WarmstartConfig(steps=1000), 6000 * BATCH, "mlp", 1),
         (WarmstartConfig(steps=10000), 8 * BATCH, "mlp", 1250),

@@ -116,7 +116,7 @@ class PrepareConfig(StageConfig):
 # What an untold number of epochs comes to: enough for this many steps, within these limits. The small networks of few
 # columns are refined twice as long: on the involute that gained .002 nats and still took minutes.
 TYPICAL_STEPS, SMALL_REFINE_STEPS = 6000, 12000
-FEWEST_EPOCHS, MOST_EPOCHS = 30, 400
+FEWEST_EPOCHS, MOST_EPOCHS, MOST_SMALL_REFINE_EPOCHS = 30, 400, 250
 
 
 def _seed_setting() -> Any:
@@ -145,7 +145,8 @@ class TrainingConfig(StageConfig):
     steps: int | None = setting(
         None,
         f"Steps of the optimizer, in whole epochs, at most. By default {TYPICAL_STEPS:,} (refine, up to 10 columns: "
-        f"{SMALL_REFINE_STEPS:,}), but at least {FEWEST_EPOCHS} and at most {MOST_EPOCHS} epochs.",
+        f"{SMALL_REFINE_STEPS:,}), but at least {FEWEST_EPOCHS} and at most {MOST_EPOCHS} epochs (there: "
+        f"{MOST_SMALL_REFINE_EPOCHS}).",
         minimum=1, panel="Training",
     )  # fmt: skip
     learning_rate: float = setting(1e-3, "Learning rate of Adam.", minimum=0.0, panel="Training")

@@ -8,7 +8,13 @@ from typing import Any
 import tensorflow as tf
 
 from bayesnde_cli.config import RefineConfig, TrainingConfig, WarmstartConfig
-from bayesnde_cli.config.stages import FEWEST_EPOCHS, MOST_EPOCHS, SMALL_REFINE_STEPS, TYPICAL_STEPS
+from bayesnde_cli.config.stages import (
+    FEWEST_EPOCHS,
+    MOST_EPOCHS,
+    MOST_SMALL_REFINE_EPOCHS,
+    SMALL_REFINE_STEPS,
+    TYPICAL_STEPS,
+)
 from bayesnde_cli.inference import hmc
 from bayesnde_cli.model.discriminator import DiscriminatorSpec
 from bayesnde_cli.model.networks import NetworkSpec, parameter_shapes
@@ -102,8 +108,10 @@ class _Pace:
         if config.steps:
             return math.ceil(config.steps / self.steps_per_epoch)
         is_small_refine = isinstance(config, RefineConfig) and networks.decoder.kind == "mlp"
-        steps = SMALL_REFINE_STEPS if is_small_refine else TYPICAL_STEPS
-        return min(max(math.ceil(steps / self.steps_per_epoch), FEWEST_EPOCHS), MOST_EPOCHS)
+        steps, most = (
+            (SMALL_REFINE_STEPS, MOST_SMALL_REFINE_EPOCHS) if is_small_refine else (TYPICAL_STEPS, MOST_EPOCHS)
+        )
+        return min(max(math.ceil(steps / self.steps_per_epoch), FEWEST_EPOCHS), most)
 
     def steps_per_round(self, passes: float) -> float:
         """Steps that are done in seconds."""

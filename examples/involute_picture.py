@@ -1,8 +1,8 @@
 """The picture of the README: the true density of the involute on the left, the estimated one on the right.
 
-    bayesnde fit examples/data/involute.csv
-    bayesnde grid x1 x2 --range=-7.5,7.5,-7.5,7.5 --points 240 --out grid.parquet
-    python examples/involute_picture.py grid.parquet examples/involute.png
+bayesnde fit examples/data/involute.csv
+bayesnde grid x1 x2 --range=-7.5,7.5,-7.5,7.5 --points 240 --out grid.parquet
+python examples/involute_picture.py grid.parquet examples/involute.png
 """
 
 import sys

@@ -40,7 +40,14 @@ REFERENCE: dict[str, Any] = {"warm_up": 400, "draws": 1600, "proposal_draws": 40
 MOST_GRADIENTS = 0.2
 
 # The programs of the engine, and the parts of its time that they are.
-PROGRAMS = {"_begin": "starts", "_run_segment": "hmc", "_learn": "fitting", "_fit": "fitting", "_propose": "proposal"}
+PROGRAMS = {
+    "_begin": "starts",
+    "_run_segment": "hmc",
+    "_mix_jumps": "fitting",
+    "_mix": "fitting",
+    "_weigh": "fitting",
+    "_propose": "proposal",
+}
 PARTS = ("hmc", "proposal", "starts", "fitting", "bridge", "diagnostics")
 # Of --seconds, what the programs get that are called many times.
 SHARES = {"hmc": 2 / 3, "proposal": 1 / 3}

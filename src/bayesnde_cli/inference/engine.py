@@ -174,20 +174,20 @@ class Engine:
     def score(self, rows: Rows, draws: Draws, seed: int, n_real: int | None = None) -> dict[str, np.ndarray]:
         """The figures of every row, after as many tries as it took; rows after the first `n_real` only fill up."""
         scores = self._scored(rows, draws, seed)
-        places = draws.z[:, :, -1]
+        places = _places(draws.z)
         for level in range(1, self._settings.escalations + 1):
             again = np.flatnonzero(~scores["reliable"][:n_real])
             if not len(again):
                 break
             engine, seen = self._engine_at(level), places
-            places = np.concatenate([seen, seen[:, : self._settings.chains]], axis=1)
+            places = np.concatenate([seen, _places(draws.z)], axis=1)
             for index, first in enumerate(range(0, len(again), _SMALL_BLOCK)):
                 chosen = again[first : first + _SMALL_BLOCK]
                 padded = np.resize(chosen, _SMALL_BLOCK)
                 some = _chosen(rows, padded)
                 address = derive_seed(seed, "again", level, index)
                 further = engine.sample(some, address, seen[padded])
-                places[chosen, seen.shape[1] :] = further.z[: len(chosen), :, -1]
+                places[chosen, seen.shape[1] :] = _places(further.z)[: len(chosen)]
                 found = engine._scored(some, further, address)
                 found["n_gradients"] += scores["n_gradients"][padded]
                 found["n_likelihoods"] += scores["n_likelihoods"][padded]
@@ -373,6 +373,11 @@ def _target(rows: Rows) -> Target:
 
 def _address(seed: int) -> tf.Tensor:
     return tf.constant([seed % 2**31, seed // 2**31 % 2**31], tf.int32)
+
+
+def _places(z: np.ndarray) -> np.ndarray:
+    """Where chains have been: each half-way and at its end. (rows, chains, n, d) -> (rows, 2 chains, d)."""
+    return np.concatenate([z[:, :, z.shape[2] // 2], z[:, :, -1]], axis=1)
 
 
 def _flat(z: np.ndarray) -> np.ndarray:

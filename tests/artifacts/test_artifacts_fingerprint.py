@@ -76,10 +76,10 @@ def test_whatever_a_file_is_called_its_set_has_a_safe_name(name, content):
 
 
 def test_differences_are_listed_with_dotted_keys():
-    old = {"scale": "marginal", "model": {"units": (64, 64), "depth": 2}, "inputs": {"data": "a" * 64}, "gone": None}
+    old = {"scale": "marginal", "model": {"units": (64, 64), "depth": 2}, "inputs": {"data": "a" * 64}, "gone": 2}
     new = {"scale": "standard", "model": {"units": [64], "depth": 2}, "inputs": {"data": "b" * 64}, "new": 1.5}
     assert compare(old, new) == [
-        "gone: None -> (none)",
+        "gone: 2 -> (none)",
         "inputs.data: aaaaaaaaaaaa… -> bbbbbbbbbbbb…",
         "model.units: [64, 64] -> [64]",
         "new: (none) -> 1.5",
@@ -95,8 +95,22 @@ def test_values_that_python_takes_for_equal_are_told_apart():
     ]
 
 
+def test_a_setting_that_an_earlier_version_did_not_have_is_no_difference_until_it_is_set():
+    assert compare({"settings": {"a": 1}}, {"settings": {"a": 1, "steps": None}}) == []
+    assert compare({"settings": {"a": 1, "steps": None}}, {"settings": {"a": 1}}) == []
+    assert compare({"settings": {"a": 1}}, {"settings": {"a": 1, "steps": 5}}) == ["settings.steps: (none) -> 5"]
+    assert compare({"a": 0}, {}) == ["a: 0 -> (none)"]
+
+
 @given(old=IDENTITIES, new=IDENTITIES)
-def test_two_identities_differ_exactly_if_their_hashes_do(old, new):
+def test_two_identities_differ_exactly_if_the_hashes_of_what_is_set_do(old, new):
     assert compare(old, old) == []
-    assert (compare(old, new) == []) == (sha256_json(old) == sha256_json(new))
+    assert (compare(old, new) == []) == (sha256_json(_set(old)) == sha256_json(_set(new)))
     assert len(compare(old, new)) == len(compare(new, old))
+
+
+def _set(values):
+    """What is not None, at every depth where `compare` goes into both."""
+    return {
+        key: _set(value) if isinstance(value, dict) else value for key, value in values.items() if value is not None
+    }

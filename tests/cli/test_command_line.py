@@ -24,6 +24,7 @@ def _shell(*arguments: str, **options: object) -> subprocess.CompletedProcess[st
 def test_help_lists_the_commands_and_each_has_an_example(bayesnde: Callable) -> None:
     top = bayesnde("--help")
     assert top.code == 0
+    assert "Example:\n    bayesnde fit data.csv\n" in top.out
     for name in COMMANDS:
         assert f"  {name} " in top.out
         page = bayesnde(name, "--help")
@@ -214,6 +215,13 @@ def test_a_stage_is_finished_whoever_reads_its_output(redirection: str, examples
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
     assert (tmp_path / "code").read_text() == "0\n", done.stderr
     assert (tmp_path / "r/prepare/manifest.json").exists()
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet", "jsonl"])
+def test_a_table_for_a_closed_stdout_goes_nowhere(format: str) -> None:
+    command = f"{sys.executable} -m bayesnde_cli simulate gmm -q --format {format} >&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("arguments", [("status",), ("simulate", "gmm"), ("--version",)])

@@ -1,5 +1,6 @@
 """`bayesnde fit` as a user meets it: one line, all stages, and the same line again."""
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -64,3 +65,44 @@ def test_an_assignment_that_cannot_be_is_refused_before_any_work(
     assert outcome.code == 2
     assert message in outcome.err
     assert not (tmp_path / "first").exists()
+
+
+def _files(run: Path, *stages: str) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for stage in stages for path in (run / stage).rglob("*") if path.is_file()}
+
+
+def test_a_restart_replaces_what_differs_and_typed_again_it_does_nothing(
+    bayesnde: Callable, table: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "first"
+    assert bayesnde("fit", table, "--run", run, *SMALL).code == 0
+    kept = _files(run, "prepare", "warmstart")
+    other = ["fit", table, "--run", run, *SMALL, "--set", "refine.draws=3"]
+    refused = bayesnde(*other)
+    assert refused.code == 2
+    assert refused.err.endswith(
+        "error: refine was made with other settings or data\n  settings.draws: 2 -> 3\n"
+        "hint: add --restart to this command: this stage and those after it are made again, what is up to date is "
+        "kept; or keep it and use another run directory with `--run OTHER`\n"
+    )
+    outcome = bayesnde(*other, "--restart")
+    assert outcome.code == 0, outcome.err
+    assert outcome.err.count("(up to date)") == 2
+    assert _files(run, "prepare", "warmstart") == kept
+    assert json.loads((run / "refine/manifest.json").read_text())["config"]["draws"] == 3
+    assert json.loads(bayesnde("status", "--run", run, "--json").out)["next"] is None
+    before = _files(run, ".")
+    again = bayesnde(*other, "--restart")
+    assert (again.code, again.err.count("(up to date)")) == (0, 4)
+    assert _files(run, ".") == before
+
+
+def test_a_restart_reads_a_pipe_once(
+    bayesnde: Callable, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "first"
+    assert bayesnde("prepare", table, "--run", run, "--seed", "1").code == 0
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(table.read_bytes())))
+    outcome = bayesnde("fit", "-", "--run", run, *SMALL, "--restart")
+    assert outcome.code == 0, outcome.err
+    assert json.loads((run / "prepare/manifest.json").read_text())["seed"] == 0

@@ -59,6 +59,27 @@ def test_a_failed_write_leaves_no_file(bayesnde: Callable, tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_directory_is_no_place_for_a_table(bayesnde: Callable, tmp_path: Path) -> None:
+    for options in ([], ["--format", "parquet"]):
+        outcome = bayesnde("simulate", "gmm", "--out", tmp_path, *options)
+        assert (outcome.code, outcome.err) == (
+            2,
+            f"error: --out {tmp_path} is a directory\n  a directory, not a file\nhint: name a file inside it\n",
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_socket_cannot_be_written_to(bayesnde: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    monkeypatch.chdir(tmp_path)  # the name of a socket must be short
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("place")
+        outcome = bayesnde("simulate", "gmm", "--out", "place")
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: cannot write place\n")
+
+
 def test_a_link_stays_a_link_and_a_pipe_is_written_to(bayesnde: Callable, tmp_path: Path) -> None:
     import os
     import threading

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 from bayesnde_cli.artifacts import claims, manifest, plan, shards
 from bayesnde_cli.artifacts.blocks import publish_block
 from bayesnde_cli.artifacts.layout import RunLayout
+from fake_engine import SMALL
 
 
 @pytest.fixture
@@ -128,6 +130,19 @@ def test_a_stage_at_work_tells_its_rows_and_the_time_left(bayesnde: Callable, ru
         item = _states(bayesnde, run)[1]["density/test"]
         assert (item["rows_done"], item["rows"], item["seconds_left"]) == (30, 100, 140.0)
     assert _states(bayesnde, run)[1]["density/test"]["seconds_left"] is None
+
+
+def test_rows_of_another_file_do_not_stand_for_the_test_rows(
+    bayesnde: Callable, fitted: Path, engines: list, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(fitted, tmp_path / "fitted"))
+    shutil.copytree(run / "refine", run / "warmstart")  # something that looks like it
+    (tmp_path / "new.csv").write_text("a,b,n,k\n0.1,1.0,3,u\n")
+    assert bayesnde("density", tmp_path / "new.csv", "--run", run, *SMALL).code == 0
+    _, stages, next_command = _states(bayesnde, run)
+    assert [item["state"] for name, item in stages.items() if name.startswith("density/new-")] == ["done"]
+    assert stages["density/test"]["state"] == "missing"
+    assert next_command == f"bayesnde density --run {run}"
 
 
 def test_changed_data_make_the_run_stale(bayesnde: Callable, examples: Path, tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
 import pytest
 
 from bayesnde_cli.config import PrepareConfig
-from bayesnde_cli.data.roles import Roles, assign_roles, match_columns
+from bayesnde_cli.data.roles import RESERVED_NAMES, Roles, assign_roles, match_columns
 from bayesnde_cli.errors import BayesndeError
+from bayesnde_cli.stages.scoring.density_table import density_columns
 
 NAMES = ("a", "b", "c", "class", "true_log_density")
 
@@ -68,6 +69,10 @@ def test_a_reserved_name_is_refused_only_when_it_is_used() -> None:
     with pytest.raises(BayesndeError, match="has a name that bayesnde writes itself"):
         assign_roles(("row_id", "a"), PrepareConfig())
     assert assign_roles(("row_id", "a"), PrepareConfig(drop=("row_id",))).features == ("a",)
+
+
+def test_every_column_that_density_writes_is_reserved() -> None:
+    assert set(density_columns([]).names) <= set(RESERVED_NAMES)
 
 
 def test_a_pattern_yields_to_a_role_by_name() -> None:

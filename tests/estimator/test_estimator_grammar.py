@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import shutil
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -134,9 +137,93 @@ def test_a_column_called_like_the_classes_is_refused() -> None:
 def test_the_run_of_another_table_is_not_overwritten(rows: np.ndarray, tmp_path: Path) -> None:
     model = BayesNDE(tmp_path / "run", settings=SMALL).fit(rows)
     before = doubted(model.score_samples, rows)
-    with pytest.raises(Exception, match="restart"):
+    with pytest.raises(ValueError, match="prepare was made with other settings or data") as refused:
         BayesNDE(tmp_path / "run", settings=SMALL).fit(rows + 1.0)
+    assert str(refused.value).endswith("\nhint: give another directory as `run`, or remove this one to make it anew")
     assert np.array_equal(doubted(model.score_samples, rows), before)
+
+
+def test_rows_are_scored_again_with_other_settings(rows: np.ndarray) -> None:
+    model = BayesNDE(settings=SMALL).fit(rows)
+    before = doubted(model.score_samples, rows)
+    model.set_params(settings={**SMALL, "density.draws": 5})
+    after = doubted(model.score_samples, rows)
+    assert np.all(after != before)
+    assert np.array_equal(doubted(model.set_params(settings=SMALL).score_samples, rows), before)
+
+
+def test_rows_without_a_finite_density_are_left_out_of_the_score(rows: np.ndarray) -> None:
+    fake_engine.install(loses_first=True)
+    model = BayesNDE(settings=SMALL).fit(rows)
+    log_density = doubted(model.score_samples, rows)
+    assert np.isnan(log_density).sum() == 10  # the first of each block of eight
+    assert doubted(model.score, rows) == pytest.approx(np.nanmean(log_density))
+    assert np.isnan(doubted(model.score, rows[:1]))
+
+
+@pytest.mark.parametrize("first", [pd.DataFrame, np.asarray])
+@pytest.mark.filterwarnings("ignore:X has feature names")
+def test_columns_without_names_go_by_their_position(first: Callable, rows: np.ndarray) -> None:
+    model = BayesNDE(settings=SMALL).fit(first(rows))  # a frame of an array has the names 0, 1, 2
+    expected = doubted(model.score_samples, rows)
+    for other in (pd.DataFrame(rows), pd.DataFrame(rows, columns=["u", "v", "w"])):
+        assert np.array_equal(doubted(model.score_samples, other), expected)
+
+
+def test_known_names_go_by_name_in_any_order(rows: np.ndarray) -> None:
+    model = BayesNDE(settings=SMALL).fit(rows)
+    frame = pd.DataFrame(rows, columns=["c1", "c2", "c3"])
+    with pytest.warns(UserWarning, match="was fitted without feature names"):
+        found = doubted(model.score_samples, frame[["c3", "c1", "c2"]])
+    assert np.array_equal(found, doubted(model.score_samples, rows))
+
+
+@pytest.mark.parametrize(
+    ("classes", "spelled", "dtype"),
+    [([False, True], ["false", "true"], "str"), ([1.0, 2.0], [1, 2], "int64"), ([3, 12], [3, 12], "int64")],
+)
+def test_classes_of_any_type_can_be_asked_for(
+    classes: list, spelled: list, dtype: str, rows: np.ndarray, linear: list
+) -> None:
+    fake_engine.install()
+    model = BayesNDE(conditional=True, settings=SMALL).fit(rows, np.array(classes)[np.arange(80) % 2])
+    assert model.classes_.tolist() == spelled
+    assert np.issubdtype(model.classes_.dtype, np.dtype(dtype))
+    for condition, word in zip([*classes, *model.classes_], 2 * spelled, strict=True):
+        assert set(model.sample(4, condition=condition)[1]) == {word}
+        doubted(model.score_samples, rows[:3], [condition] * 3)
+
+
+@pytest.mark.filterwarnings("ignore:X has feature names")
+def test_a_loaded_run_with_words_and_no_header_gives_data_frames(
+    tmp_path: Path, bayesnde: Callable, linear: list
+) -> None:
+    rng = np.random.default_rng(0)
+    lines = [f"{rng.normal()},{rng.normal()},{'red' if rng.random() < 0.5 else 'green'}" for _ in range(120)]
+    (tmp_path / "d.csv").write_text("\n".join(lines) + "\n")
+    assert bayesnde("prepare", tmp_path / "d.csv", "--run", tmp_path / "run").code == 0
+    fake_engine.pretend_refined(tmp_path / "run")
+    model = BayesNDE.load(tmp_path / "run").set_params(settings=SMALL)
+    made = model.sample(30)
+    assert isinstance(made, pd.DataFrame)
+    assert set(made["c3"]) == {"red", "green"}
+    fake_engine.install()
+    expected = doubted(model.score_samples, made)
+    renamed = made.rename(columns={"c1": "x", "c2": "y", "c3": "colour"})
+    assert np.array_equal(doubted(model.score_samples, renamed), expected)
+
+
+def test_without_pandas_a_loaded_run_gives_arrow_tables(
+    fitted: Path, linear: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    model = BayesNDE.load(fitted)
+    made, classes = model.sample(5)
+    assert isinstance(made, pa.Table)
+    assert (made.column_names, made.num_rows) == (["a", "b", "n"], 5)
+    fake_engine.install()
+    model = BayesNDE.load(shutil.copytree(fitted, tmp_path / "run")).set_params(settings=SMALL)
+    assert np.isfinite(doubted(model.score_samples, made, classes)).all()
 
 
 def test_a_temporary_run_goes_with_its_estimator_and_travels_with_copies(rows: np.ndarray, tmp_path: Path) -> None:

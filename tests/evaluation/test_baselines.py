@@ -172,6 +172,7 @@ def test_large_tables_are_thinned_and_the_figures_say_so(monkeypatch: pytest.Mon
     assert _found("kernel_density", parts)["chosen"]["n_fit_rows"] == 100
     assert _found("gaussian_mixture", parts)["chosen"]["n_fit_rows"] == 150
     assert _found("gaussian", parts)["chosen"]["n_fit_rows"] == 400
+    assert _found("kernel_density", parts)["chosen"]["n_train_rows"] == 400
 
 
 def test_rows_beyond_all_measure_are_counted_and_left_out() -> None:
@@ -181,3 +182,34 @@ def test_rows_beyond_all_measure_are_counted_and_left_out() -> None:
     found = _found("gaussian", replace(parts, evaluated=Part(cells)))
     assert found["n_not_finite"] == 1
     assert np.isfinite(found["mean_log_density"])
+
+
+def test_means_are_over_the_rows_where_both_densities_are_finite() -> None:
+    parts = _parts(_two_heaps, 400)
+    cells = parts.evaluated.cells.copy()
+    cells[0] = 1e200  # beyond the Gaussian
+    parts = replace(parts, evaluated=Part(cells))
+    ours = np.linspace(-5.0, 0.0, len(cells))
+    ours[1:4] = np.nan
+    kept = replace(parts, evaluated=Part(cells[4:]), log_jacobian=np.zeros(len(cells) - 4))
+    found, wanted = _found("gaussian", parts, ours), _found("gaussian", kept, ours[4:])
+    for name in ("n", "mean_log_density", "mean_log_density_se", "gain", "gain_se"):
+        assert found[name] == pytest.approx(wanted[name]), name
+    assert (found["n"], found["n_not_finite"]) == (len(cells) - 4, 1)
+    assert found["gain"] == pytest.approx(ours[4:].mean() - found["mean_log_density"])
+
+
+@pytest.mark.parametrize("name", [*DENSITIES, "one_class_svm", "isolation_forest"])
+def test_a_class_of_one_training_row_has_a_baseline(name: str) -> None:
+    rng = np.random.default_rng(0)
+
+    def part(n_first: int, n_second: int) -> Part:
+        return Part(rng.normal(size=(n_first + n_second, 2)), np.repeat([0, 1], [n_first, n_second]))
+
+    parts = Parts(part(50, 1), part(10, 2), part(10, 2), np.zeros(12), ("many", "one"))
+    if name in DENSITIES:
+        found = density_figures(name, parts, np.zeros(12), None, seed=0)
+        assert np.isfinite(found["mean_log_density"])
+    else:
+        found = detector_figures(name, parts, np.arange(12) < 3, seed=0)
+    assert found["chosen"]["one"]["n_fit_rows"] == found["chosen"]["one"]["n_train_rows"] == 1

@@ -15,6 +15,7 @@ IS_OUTLIER = np.array([True, False, True, False, False])
 
 def test_figures_by_hand() -> None:
     assert outlier_figures(SCORE, IS_OUTLIER) == {
+        "n": 5,
         "n_outliers": 2,
         "precision_at_k": 1 / 2,
         "auroc": 5 / 6,  # of 2 x 3 pairs, one is the wrong way round
@@ -57,5 +58,5 @@ def test_a_row_without_a_number_is_as_outlying_as_can_be() -> None:
 def test_all_outliers_or_none_give_no_figures() -> None:
     for is_outlier in (np.zeros(5, bool), np.ones(5, bool)):
         found = outlier_figures(SCORE, is_outlier)
-        assert found.pop("n_outliers") == is_outlier.sum()
+        assert (found.pop("n"), found.pop("n_outliers")) == (5, is_outlier.sum())
         assert set(found.values()) == {None}

@@ -1,9 +1,12 @@
 """`--require`: what is understood, what is met, and what is said if not."""
 
+import numpy as np
 import pytest
 
 from bayesnde_cli.errors import BadUsage, RequirementNotMet
-from bayesnde_cli.evaluation.requirements import Requirement, check_requirements, parse_requirement
+from bayesnde_cli.evaluation.outliers import outlier_figures
+from bayesnde_cli.evaluation.requirements import _SECTIONS, Requirement, check_requirements, parse_requirement
+from bayesnde_cli.evaluation.truth import truth_figures
 
 METRICS = {
     "mean_log_density": -4.2,
@@ -71,6 +74,18 @@ def test_a_name_that_is_no_figure_is_refused_with_the_names_that_are() -> None:
         _check("mean_log_density<=0", "truth.spearmann>=0.9")
     assert str(caught.value) == (
         "error: --require: there is no figure 'truth.spearmann'\n"
-        "  figures: mean_log_density, truth.spearman, truth.rmse, outliers, classes.a>b.n\n"
+        "  figures: mean_log_density, truth.spearman, truth.rmse, classes.a>b.n, outliers.n, outliers.n_outliers, "
+        "outliers.precision_at_k, outliers.auroc, outliers.average_precision\n"
         "hint: did you mean 'truth.spearman'?"
     )
+
+
+def test_a_wrong_name_in_a_section_that_is_not_there_is_refused_as_well() -> None:
+    with pytest.raises(BadUsage, match=r"there is no figure 'outliers\.aurock'\n(.|\n)*did you mean 'outliers\.auroc'"):
+        _check("outliers.aurock>=0.5")
+
+
+def test_the_names_of_sections_that_rows_may_not_have_are_those_of_their_figures() -> None:
+    nothing = np.empty(0)
+    assert list(_SECTIONS["truth"]) == list(truth_figures(nothing, nothing))
+    assert list(_SECTIONS["outliers"]) == list(outlier_figures(nothing, nothing.astype(bool)))

@@ -17,6 +17,7 @@ def test_the_mean_and_the_two_parts_of_its_error() -> None:
         "mean_log_density_se": pytest.approx(np.sqrt((4 + 1 + 9) / 2) / np.sqrt(3)),
         "mean_log_density_mc_se": pytest.approx(0.5 / 3),
         "mean_log_density_scaled": -2.5,
+        "mean_log_density_scaled_se": pytest.approx(np.sqrt(7.0) / np.sqrt(3)),
     }
 
 
@@ -76,7 +77,8 @@ def test_accuracy_and_confusion_of_the_likeliest_class() -> None:
     mc_se = np.array([[0.1, 0.1]] * 5)
     found = accuracy_figures(log_density, mc_se, np.array([0, 1, 0, 0, 0]), ["a", "b"])
     assert found["accuracy"] == 3 / 5  # a row without a number is a mistake
-    assert found["accuracy_se"] == pytest.approx(np.sqrt(0.6 * 0.4 / 5))
+    interval = stats.binomtest(3, 5).proportion_ci(stats.norm.cdf(2) - stats.norm.cdf(-2), method="wilson")
+    assert found["accuracy_se"] == pytest.approx((interval.high - interval.low) / 4)
     assert found["confusion_matrix"] == {
         "classes": ["a", "b"],
         "counts": [[2, 1], [0, 1]],
@@ -84,3 +86,17 @@ def test_accuracy_and_confusion_of_the_likeliest_class() -> None:
         "n_without_class": 1,
         "n_close": 1,
     }
+
+
+def test_an_accuracy_of_one_has_an_error() -> None:
+    found = accuracy_figures(np.array([[0.0, -1.0]] * 10), np.zeros((10, 2)), np.zeros(10, int), ["a", "b"])
+    assert found["accuracy"] == 1.0
+    assert found["accuracy_se"] == pytest.approx(1 / 14)  # sqrt(1 / 10^2) / (1 + 4 / 10)
+
+
+def test_a_row_of_equal_densities_has_no_likeliest_class() -> None:
+    log_density = np.array([[0.0, 0.0], [0.0, -5.0], [-1.0, 0.0]])
+    found = accuracy_figures(log_density, np.zeros((3, 2)), np.array([0, 0, 1]), ["a", "b"])
+    assert found["accuracy"] == pytest.approx(2 / 3)
+    assert found["confusion_matrix"]["counts"] == [[1, 0], [0, 1]]
+    assert found["confusion_matrix"]["n_without_class"] == 1

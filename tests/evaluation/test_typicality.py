@@ -1,5 +1,7 @@
 """The typicality check on Gaussians, whose log-density is known: silent if the model is right, loud if it is not."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -17,7 +19,7 @@ def _figures(rows_sd: float, model_sd: float = 1.0, n: int = 800, seed: int = 0)
 
 def test_rows_of_the_model_itself_look_typical() -> None:
     found = [_figures(1.0, seed=seed) for seed in range(40)]
-    # At a level of 1 %, five false alarms in 40 happen once in ten thousand such tests.
+    # Two tests at a level of 1 %: five false alarms in 40 happen once in a thousand such tests.
     assert sum(item["verdict"] != TYPICAL for item in found) < 5
     assert np.mean([item["ks_p_value"] for item in found]) == pytest.approx(0.5, abs=0.2)
 
@@ -47,3 +49,27 @@ def test_summaries_of_both_samples() -> None:
 def test_too_few_rows_are_no_ground_for_a_verdict() -> None:
     found = typicality_figures(np.array([1.0, np.nan]), np.arange(5.0))
     assert (found["verdict"], found["ks"], found["rows"]["sd"]) == ("too few rows to tell", None, None)
+
+
+def test_rows_below_all_of_the_model_are_counted_with_their_exact_probability() -> None:
+    """Every order of 3 rows and 4 simulated ones is equally likely: by hand, over all of them."""
+    simulated = np.arange(4.0)
+    orders = list(combinations(range(7), 3))  # the places of the rows
+    n_below = [next((k for k in range(3) if order[k] != k), 3) for order in orders]
+    for k in range(4):
+        rows = np.concatenate([-1.0 - np.arange(k), 0.5 + np.arange(3 - k)])
+        found = typicality_figures(rows, simulated)
+        assert found["n_below_all"] == k
+        assert found["n_below_all_p_value"] == pytest.approx(np.mean(np.array(n_below) >= k))
+    assert np.mean(n_below) == pytest.approx(3 / 5)  # n / (m + 1)
+
+
+def test_a_heavy_lower_tail_is_seen_where_kolmogorov_and_smirnov_see_nothing() -> None:
+    rng = np.random.default_rng(0)
+    rows, simulated = rng.normal(size=61), rng.normal(size=1000)
+    assert typicality_figures(rows, simulated)["verdict"] == TYPICAL
+    rows[:6] = -50.0
+    found = typicality_figures(rows, simulated)
+    assert found["ks_p_value"] > 0.01
+    assert found["n_below_all"] == 6
+    assert found["verdict"].startswith("too many rows are less likely than any of the model's own rows")

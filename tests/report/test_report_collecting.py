@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,24 +10,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from linear_gaussian_oracle import random_oracle
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, norm
 
 import fake_engine
 from bayesnde_cli.artifacts.arrays import write_arrays
 from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.artifacts.manifest import Manifest
 from bayesnde_cli.artifacts.tables import write_table
+from bayesnde_cli.config import DensityConfig, PrepareConfig, RefineConfig, StageConfig, WarmstartConfig, resolve
 from bayesnde_cli.data.kinds import Kind
 from bayesnde_cli.data.roles import Roles
-from bayesnde_cli.data.scaling import Noise, fit_lattice, fit_none, fit_standard
+from bayesnde_cli.data.scaling import Noise, fit_categorical, fit_lattice, fit_none, fit_standard
 from bayesnde_cli.data.schema import Feature, Schema
 from bayesnde_cli.model.decoder import decoder_spec
 from bayesnde_cli.model.encoder import encoder_spec
 from bayesnde_cli.model.parameters import to_numpy
+from bayesnde_cli.report.advice import advise
 from bayesnde_cli.report.page import render
-from bayesnde_cli.report.report_data import DoubtfulColumns, ReportData
+from bayesnde_cli.report.report_data import DoubtfulColumns, ReportData, Subject
+from bayesnde_cli.report.trust import judge
 from bayesnde_cli.stages.evaluate.fitted_model import RefinedModel
 from bayesnde_cli.stages.report import report_bytes
 from bayesnde_cli.stages.report.cells import scaled_places
+from bayesnde_cli.stages.report.chosen_settings import chosen_settings, fast_settings
 from bayesnde_cli.stages.report.collect import collect
 from bayesnde_cli.stages.report.doubtful_columns import doubtful_columns
 from bayesnde_cli.stages.report.pair_density import pair_shares
@@ -106,7 +111,7 @@ def test_the_subject_tells_the_size_of_the_task(collected: ReportData) -> None:
     subject = collected.subject
     assert (subject.title, subject.set_name, subject.data_argument) == ("d.csv", "test", "")
     assert (subject.n_train, subject.n_validation, subject.n_rows) == (324, 36, 40)
-    assert (subject.n_features, subject.classes) == (3, ("u", "v"))
+    assert (subject.n_features, subject.classes) == (3, {"u": 162, "v": 162})
     facts = dict(subject.facts)
     assert facts["Columns"] == "3 features (1 continuous, 1 lattice, 1 categorical), given k (2 classes)"
     assert facts["Rows"] == "324 training, 36 validation, 40 scored (test)"
@@ -190,10 +195,50 @@ def test_a_file_of_the_user_with_missing_cells_has_a_report_too(scored: Path) ->
     assert data.subject.data_argument.endswith("/new.csv")
     assert data.lowest is not None
     shown = {row[0]: row[-3:] for row in data.lowest.rows}
-    assert shown["2"] == ("–", "4", "y")
+    assert set(shown) == {"1", "3"}  # the density of row 2 is that of two cells
+    assert data.lowest.note == "Left out for missing cells, as their density is another quantity: 1 row."
+    assert data.rows is not None
+    assert np.isfinite(data.rows.log_density).tolist() == [True, False, True]
     assert shown["3"][1:] == ("2", "z")
     assert float(shown["3"][0]) == pytest.approx(-9, rel=1e-3)
     assert f"densities of {set_name}" in render(data)
+
+
+def _made(**configs: StageConfig) -> dict[str, Manifest]:
+    """Manifests of a run with seed 3 and these settings."""
+    configs = {"prepare": PrepareConfig(seed=3), "warmstart": WarmstartConfig(seed=3), "refine": RefineConfig(seed=3),
+               "density": DensityConfig(seed=3)} | configs  # fmt: skip
+    return {
+        stage: Manifest(stage=stage, set_name=None, run_id="r", identity={}, config=config.as_dict(), seed=3,
+                        inputs={}, outputs={}, device="cpu", started="")
+        for stage, config in configs.items()
+    }  # fmt: skip
+
+
+def test_chosen_settings_are_those_that_are_not_the_defaults() -> None:
+    nothing = {"warmstart": {}, "refine": {}, "density": {}}
+    assert chosen_settings(_made()) == {"prepare": {"seed": 3}, **nothing}  # later stages have the seed of the run
+    prepare = PrepareConfig(seed=3, features=("x*",), scale="standard", split=(0.5, 0.25, 0.25))
+    made = _made(prepare=prepare, refine=RefineConfig(seed=4, epochs=9))
+    assert chosen_settings(made) == nothing | {
+        "prepare": {"features": ["x*"], "split": [0.5, 0.25, 0.25], "scale": "standard", "seed": 3},
+        "refine": {"epochs": 9, "seed": 4},
+    }
+
+
+def test_after_the_preset_fast_the_advice_is_a_full_training() -> None:
+    stages = {"warmstart": WarmstartConfig, "refine": RefineConfig}
+    fast = {name: resolve(stage, flags={}, environ={}, preset="fast") for name, stage in stages.items()}
+    made = _made(**{name: replace(config, seed=3) for name, config in fast.items()})
+    beaten = {"baselines": {"gaussian": {"mean_log_density": -1.0, "gain": -2.0, "gain_se": 0.1}}}
+    data = ReportData(Subject("t", "test", "1"), beaten, chosen=chosen_settings(made), fast=fast_settings(made))
+    (first, *_) = advise(judge(data), data)
+    assert first.text == "The model was trained with the preset fast, for a first look. Train it fully:"
+    assert first.commands[:2] == ("bayesnde warmstart --restart", "bayesnde refine --restart")
+    other = made | _made(refine=replace(fast["refine"], seed=3, draws=16))
+    assert fast_settings(other) == {}
+    data = replace(data, chosen=chosen_settings(other), fast={})
+    assert "the preset fast" not in advise(judge(data), data)[0].text
 
 
 def test_pair_densities_of_a_linear_gaussian_model_are_bivariate_normal() -> None:
@@ -226,6 +271,17 @@ def test_places_of_a_column_with_noise_go_through_its_map() -> None:
     standard = fit_standard(values, None)
     assert standard.inverse(scaled_places(standard, places)) == pytest.approx(places)
     assert scaled_places(fit_none(Noise()), places) == pytest.approx(places, abs=1e-8)
+
+
+@pytest.mark.parametrize("n_categories", [2, 3, 4])
+def test_edges_of_categories_are_places_whatever_their_number(n_categories: int) -> None:
+    codes = np.repeat(np.arange(float(n_categories)), 20)
+    categorical = fit_categorical(codes, codes, n_categories=n_categories)
+    edges = np.arange(n_categories + 1) - 0.5
+    scaled = scaled_places(categorical, edges)
+    assert categorical.inverse(scaled) == pytest.approx(edges, abs=1e-6)
+    # The cells between the edges have the probabilities of the categories; each is as frequent as the others.
+    assert np.diff(norm.cdf(scaled)) == pytest.approx(1 / n_categories, abs=1e-6)
 
 
 def test_columns_without_a_density_are_found_in_the_training_rows() -> None:

@@ -106,7 +106,7 @@ def test_constant_and_categorical_columns_can_be_drawn() -> None:
 def test_many_classes_are_cut_to_a_table_that_can_be_read() -> None:
     names = [f"class {index}" for index in range(50)]
     classes = {name: {"n": 1, "mean_log_density": -4.0, "mean_log_density_se": 0.1} for name in names}
-    matrix = {"classes": names, "counts": np.eye(50, dtype=int).tolist()}
+    matrix = {"classes": names, "counts": np.eye(50, dtype=int).tolist(), "n": 50}
     data = full_data()
     text = render(replace(data, metrics=dict(data.metrics) | {"classes": classes, "confusion_matrix": matrix}))
     assert "By class, 20 of 50 classes" in text
@@ -130,3 +130,50 @@ def test_equal_data_make_equal_pages() -> None:
 def test_each_answer_stands_in_the_page_before_any_figure() -> None:
     text = render(full_data())
     assert text.index("Can these densities be trusted?") < text.index('id="metrics"')
+
+
+def _tiles(text: str) -> dict[str, str]:
+    """The main figures by name: the value, and what stands below it."""
+    (tiles,) = [part for part in _page(text).iter("div") if part.attrib.get("class") == "tiles"]
+    return {box[0].text or "": f"{box[1].text} | {box[2].text}".replace("\u00a0", " ") for box in tiles}
+
+
+def test_an_error_that_is_not_known_is_not_shown_as_none() -> None:
+    known = _tiles(render(full_data()))
+    assert known["of which Monte Carlo"] == (
+        "± 0.0040 | nats, 2 standard errors; may be too low for rows that are not reliable: 1"
+    )
+    assert known["in the model's space"] == "-2.000 ± 0.200 | nats a row, after scaling"
+    unknown = _tiles(render(with_metrics(mean_log_density_mc_se=None, mean_log_density_se=None)))
+    assert unknown["of which Monte Carlo"].startswith("– |")
+    assert unknown["mean log-density"].startswith("-4.000 |")
+
+
+def test_the_accuracy_has_an_error_and_a_number_of_rows() -> None:
+    assert _tiles(render(full_data()))["accuracy"] == (
+        "80 % | ± 4.6 % (2 standard errors), class of highest density, 300 rows"
+    )
+
+
+def test_estimators_fitted_to_a_part_of_the_rows_say_so() -> None:
+    text = render(full_data())
+    assert "components 8, fitted to 900 of 2,000 rows" in text
+    by_class = {"u": {"n_fit_rows": 10, "n_train_rows": 50}, "v": {"n_fit_rows": 10, "n_train_rows": 10}}
+    machine = {"chosen": by_class, "outliers": {"n_outliers": 30, "auroc": 0.8}}
+    assert "by class, fitted to 20 of 60 rows" in render(with_metrics(baselines={"one_class_svm": machine}))
+    whole = {"chosen": {"n_fit_rows": 50, "n_train_rows": 50, "nu": 0.5}, "outliers": machine["outliers"]}
+    assert ">nu 0.500<" in render(with_metrics(baselines={"one_class_svm": whole}))
+
+
+def test_distances_stand_beside_those_of_the_model_to_itself() -> None:
+    text = render(full_data())
+    assert ">two samples of the model itself<" in text
+    assert '>ks</td><td class="number">0.0500</td><td class="number">0.0400<' in text
+
+
+def test_folded_parts_are_open_on_paper() -> None:
+    assert "details::details-content { content-visibility: visible;" in render(full_data()).partition("@media print")[2]
+
+
+def test_enormous_numbers_are_short() -> None:
+    assert _tiles(render(with_metrics(mean_log_density=-1.5e60)))["mean log-density"].startswith("-1.500e+60 ±")

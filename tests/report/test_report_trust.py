@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 from report_samples import HOSTILE, full_data, metrics, training, with_metrics
 
+from bayesnde_cli.inference import verdicts
+from bayesnde_cli.report import trust
 from bayesnde_cli.report.advice import advise
 from bayesnde_cli.report.check import Cause, Level
 from bayesnde_cli.report.page import render
 from bayesnde_cli.report.report_data import DoubtfulColumns, ReportData, Subject
+from bayesnde_cli.report.sections import errors
 from bayesnde_cli.report.trust import judge
 
 
@@ -40,18 +43,35 @@ def test_a_good_run_is_trusted_and_told_what_it_is_good_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "level", "cause"),
+    ("found", "level", "cause"),
     [
         ({"reliable": 99, "chains_disagree": 1}, Level.GOOD, Cause.ESTIMATES),
         ({"reliable": 95, "chains_disagree": 5}, Level.FAIR, Cause.ESTIMATES),
         ({"reliable": 80, "modes_may_be_missing": 20}, Level.POOR, Cause.ESTIMATES),
         # Sound estimates with wide errors are never a reason to distrust all.
         ({"reliable": 50, "error_above_target": 50}, Level.FAIR, Cause.PRECISION),
+        # Where many rows are in doubt, wide errors of others are not all there is to say.
+        ({"reliable": 70, "chains_disagree": 12, "error_above_target": 18}, Level.POOR,
+         Cause.ESTIMATES | Cause.PRECISION),
+        ({"reliable": 83, "chains_disagree": 12, "error_above_target": 5}, Level.POOR, Cause.ESTIMATES),
     ],
-)
-def test_unreliable_rows_lower_the_trust(verdicts: dict[str, int], level: Level, cause: Cause) -> None:
-    check = _check(with_metrics(rows=_rows(**verdicts)), "Each number")
+)  # fmt: skip
+def test_unreliable_rows_lower_the_trust(found: dict[str, int], level: Level, cause: Cause) -> None:
+    check = _check(with_metrics(rows=_rows(**found)), "Each number")
     assert (check.level, check.cause) == (level, cause)
+
+
+def test_the_page_and_the_engine_have_the_same_words() -> None:
+    every = {word for name, word in vars(verdicts).items() if name.isupper() and isinstance(word, str)}
+    assert set(verdicts.VERDICTS) == every
+    assert {*trust._SOUND, trust._WIDE, *errors._COLOURS} <= every
+
+
+def test_errors_above_a_nat_count_as_doubt() -> None:
+    rows = _rows(reliable=50, error_above_target=50, chains_disagree=0)
+    check = _check(with_metrics(rows=rows | {"n_above_1_nat": 20}), "Each number")
+    assert (check.level, check.cause) == (Level.POOR, Cause.ESTIMATES | Cause.PRECISION)
+    assert check.text.endswith("The others: 50 error above target. Errors above 1 nat, which say little: 20.")
 
 
 def test_the_words_of_a_doubtful_run_name_the_rows_and_the_command() -> None:
@@ -92,8 +112,27 @@ def test_a_model_that_a_gaussian_beats_is_not_trusted_and_is_to_be_trained_again
 
 
 def test_a_model_that_was_trained_briefly_is_to_be_trained_fully() -> None:
-    data = replace(_beside(-2.0, 0.1), settings={"warmstart": {"epochs": 30, "width": 128}})
-    assert _commands(data)[0] == "bayesnde warmstart --run results --restart"
+    for stage, other in (("warmstart", "refine"), ("refine", "warmstart")):
+        for name in ("epochs", "steps"):
+            data = replace(_beside(-2.0, 0.1), chosen={stage: {name: 30, "checks": 7}})
+            assert f"bayesnde {stage} --run results --restart --checks 7" in _commands(data)
+            assert f"bayesnde {other} --run results --restart" in _commands(data)
+            assert "epochs or steps" in advise(judge(data), data)[0].text
+
+
+def test_what_was_chosen_is_repeated_and_what_the_advice_changes_is_not() -> None:
+    chosen = {"warmstart": {"width": 128, "seed": 7}, "refine": {"draws": 4},
+              "density": {"chains": 12, "target_se": 0.1}}  # fmt: skip
+    data = replace(_beside(-2.0, 0.1), chosen=chosen, settings={"warmstart": {"width": 128}})
+    assert _commands(data) == [
+        "bayesnde warmstart --run results --restart --width 256 --seed 7",
+        "bayesnde refine --run results --restart --draws 4",
+        "bayesnde density --run results --restart --chains 12 --target-se 0.1",
+        "bayesnde evaluate --run results --restart",
+    ]
+    doubtful = replace(with_metrics(rows=_rows(reliable=80, chains_disagree=20)), chosen=chosen)
+    again = "bayesnde density --run results --restart --chains 12 --target-se 0.1 --warm-up 400 --draws 400"
+    assert _commands(doubtful)[0] == again
 
 
 def test_a_model_that_was_still_gaining_is_to_be_trained_longer() -> None:
@@ -109,6 +148,29 @@ def test_untypical_rows() -> None:
     assert of(0.02, 0.3) is Level.GOOD
     assert of(1e-6, 0.1) is Level.FAIR  # many rows make a small difference certain
     assert of(1e-6, 0.3) is Level.POOR
+    good = _check(full_data(), "Typical rows").text
+    assert good.startswith("No difference found (300 rows) to the log-densities of rows that the model makes itself")
+
+
+def test_too_many_rows_below_all_of_the_model_are_named() -> None:
+    found = metrics()["typicality"] | {"n_below_all": 6, "n_below_all_p_value": 1e-5}
+    check = _check(with_metrics(typicality=found), "Typical rows")
+    assert (check.level, check.cause) == (Level.FAIR, Cause.FIT)
+    assert "6 of 300 rows are less likely than any of 300 rows of the model (p" in check.text
+
+
+@pytest.mark.parametrize(
+    ("mean", "words"),
+    [
+        (-4.2, "0.200 ± 0.283 nats below the validation rows, within the error."),
+        (-4.35, "0.350 ± 0.283 nats below the validation rows."),  # 2.5 standard errors
+        (-3.0, "1.000 ± 0.283 nats above the validation rows."),
+        (-4.6, "0.600 ± 0.283 nats below the validation rows."),
+    ],
+)
+def test_within_the_error_is_said_only_of_what_is(mean: float, words: str) -> None:
+    text = _check(with_metrics(mean_log_density=mean), "Against validation rows").text.replace("\u00a0", " ")
+    assert text == f"These rows are {words}"
 
 
 def test_rows_far_below_the_validation_rows() -> None:
@@ -126,16 +188,39 @@ def test_training_rows_known_by_heart() -> None:
     assert (check.level, check.cause) == (Level.FAIR, Cause.OVERFIT)
 
 
+@pytest.mark.parametrize(("gap", "words"), [(1.5, "no likelier"), (2.5, "not clearly likelier"), (-4.0, "no likelier")])
+def test_a_difference_between_two_and_three_errors_is_not_denied(gap: float, words: str) -> None:
+    spread = np.tile([-1.0, 1.0], 100)
+    error = np.sqrt(2 * spread.var(ddof=1) / 200)
+    seen = {"train": spread + gap * error, "validation": spread}
+    check = _check(replace(full_data(), seen_log_density=seen), "Learnt, not memorised")
+    assert check.level is Level.GOOD
+    assert check.text.startswith(f"Training rows are {words} than validation rows: a difference of ")
+
+
 def test_small_tables_are_named_as_such() -> None:
     def of(**changed: Any) -> Level:
         data = full_data()
         return _check(replace(data, subject=replace(data.subject, **changed)), "Size").level
 
     assert of(n_train=150) is Level.FAIR
-    assert of(n_rows=20) is Level.FAIR
-    assert of(n_train=600, classes=("a", "b", "c", "d")) is Level.FAIR
+    assert of(n_train=600, classes={"a": 300, "b": 300}) is Level.GOOD
     assert of(n_train=2000, n_features=90) is Level.GOOD
     assert of(n_train=2000, n_features=110) is Level.FAIR
+
+
+def test_the_smallest_class_must_be_large_enough() -> None:
+    data = full_data()
+    subject = replace(data.subject, n_train=5000, classes={"a": 4985, "b c": 15})
+    check = _check(replace(data, subject=subject), "Size")
+    assert check.level is Level.FAIR
+    assert check.text.startswith("5,000 training rows in 2 classes (fewest: 15 of b c) for 2 features, 300 rows scored")
+
+
+def test_only_whole_rows_with_a_density_are_rows_to_judge_by() -> None:
+    check = _check(with_metrics(rows=metrics()["rows"] | {"n_in_mean": 20}), "Size")
+    assert check.level is Level.FAIR
+    assert "300 rows scored, 20 of them complete and with a finite log-density: the means" in check.text
 
 
 def test_the_truth_counts_where_it_is_known() -> None:
@@ -153,15 +238,49 @@ def test_a_set_that_was_not_evaluated_is_not_trusted_blindly() -> None:
     assert _commands(data)[0] == "bayesnde evaluate 'a b.csv' --run r"
 
 
+def test_figures_that_say_nothing_are_no_check_of_the_fit() -> None:
+    """One row: a gain without an error, and no test of typicality."""
+    baselines = {"gaussian": {"mean_log_density": -5.0, "gain": 1.0, "gain_se": None}}
+    typicality = metrics()["typicality"] | {"ks": None, "ks_p_value": None, "verdict": "too few rows to tell"}
+    nothing = {"truth": {"n": 1, "spearman": None, "mean_difference": 0.0}, "typicality": typicality}
+    data = with_metrics(baselines=baselines, **nothing)
+    assert _check(data, "Fit").cause is Cause.UNKNOWN
+    assert _commands(data)[0] == "bayesnde evaluate --run results --restart"
+    assert judge(data).level is Level.FAIR
+    assert "Comparison" not in [check.subject for check in judge(data).checks]
+    assert "Fit" not in [check.subject for check in judge(full_data()).checks]
+
+
+def test_rows_without_a_density_of_ours_are_left_out_of_the_comparison_and_counted() -> None:
+    rows = metrics()["rows"] | {"n_incomplete": 10, "n_in_mean": 285}
+    assert _check(with_metrics(rows=rows), "Comparison").text.endswith(" 5 rows without a density of ours left out.")
+    assert "left out" not in _check(full_data(), "Comparison").text
+
+
 def test_columns_without_a_density_are_named_and_the_table_comes_before_all_else() -> None:
     doubtful = DoubtfulColumns(spikes=(("a", 0.2), (HOSTILE, 0.9)), linear=(("b c", ("x", "y")),))
     subject = replace(full_data().subject, table_argument="t.csv")
-    settings = {"prepare": {"condition": "k", "drop": ["id"]}}
-    data = replace(full_data(), doubtful=doubtful, subject=subject, settings=settings)
+    chosen = {"prepare": {"drop": ["id"], "condition": "k"}}
+    data = replace(full_data(), doubtful=doubtful, subject=subject, chosen=chosen)
     assert judge(data).level is Level.FAIR
     assert _check(data, "Spikes").text.startswith(
         f"In 2 continuous columns one value recurs in many rows: {HOSTILE} (90"
     )
     assert "1 column is nearly a linear function of others: b c (of x, y)." in _check(data, "Linear columns").text
-    command = "bayesnde fit t.csv --condition k --drop id --drop 'b c' --run results --restart"
+    command = "bayesnde fit t.csv --drop id --drop 'b c' --condition k --run results --restart"
     assert _commands(data)[0] == command
+
+
+def test_the_table_is_prepared_again_with_all_that_was_chosen() -> None:
+    prepare = {
+        "features": ["x*", "y,b c"], "drop_constant": True, "split_column": "part",
+        "type": ["b c=lattice", "y=lattice"], "split": [0.5, 0.25, 0.25], "scale": "standard", "seed": 7,
+    }  # fmt: skip
+    chosen = {"prepare": prepare, "refine": {"epochs": 50}, "density": {"keep_draws": True}}
+    doubtful = DoubtfulColumns(linear=(("b c", ("y",)), ("x9", ("y",))))
+    data = replace(full_data(), doubtful=doubtful, chosen=chosen)
+    assert _commands(data)[0] == (
+        "bayesnde fit --features 'x*' --features y --drop-constant --split-column part --type y=lattice "
+        "--split 0.5,0.25,0.25 --scale standard --seed 7 --drop x9 --set refine.epochs=50 "
+        "--set density.keep_draws=true --run results --restart"
+    )

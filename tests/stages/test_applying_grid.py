@@ -172,7 +172,8 @@ def test_where_the_model_has_nothing_the_error_is_infinite(known: FittedRun) -> 
         (("a", "c"), 10, None, "a grid: there is no feature 'c'\n  features: a, b, n\n"),
         (("a", "a"), 10, None, "a grid needs two columns\n  'a' twice\n"),
         (("a", "k"), 10, None, "a grid: 'k' is the condition, not a feature\n  classes: u, v\n"),
-        (("a", "b"), 1, None, "--points must be 2 at least\n"),
+        (("a", "b"), 1, None, "--points must be 2 at least and 5,000 at most\n  --points 1\n"),
+        (("a", "b"), 10**6, None, "--points must be 2 at least and 5,000 at most\n  --points 1000000\n"),
         (("a", "b"), 10, "0,1", "--range cannot be '0,1'\n"),
         (("a", "b"), 10, "1,0,0,1", "--range cannot be '1,0,0,1'\n"),
         (("a", "b"), 10, "0,one,0,1", "--range cannot be '0,one,0,1'\n"),
@@ -201,6 +202,17 @@ def test_a_value_that_cannot_be_held_is_refused(known: FittedRun, rule: str, mes
     with pytest.raises(BadUsage) as refused:
         held_columns(known, [rule], grid_axes(known, ("a", "b"), 5, None))
     assert str(refused.value).startswith(f"error: {message}")
+
+
+def test_a_column_with_an_equals_sign_can_be_held(known: FittedRun) -> None:
+    features = tuple(
+        replace(feature, name={"a": "x", "b": "y", "n": "x=1"}[feature.name]) for feature in known.schema.features
+    )
+    roles = replace(known.schema.roles, features=("x", "y", "x=1"))
+    run = replace(known, schema=replace(known.schema, features=features, roles=roles))
+    for rule, name, value in (("x=1=3", "x=1", 3), ("x=1 = 3", "x=1", 3), ("x=3", "x", 3.0), (" y = -1", "y", -1.0)):
+        (axis,) = held_columns(run, [rule], ())
+        assert (axis.feature.name, axis.cells[0].as_py()) == (name, value)
 
 
 class _RarelyFarAway:

@@ -67,6 +67,15 @@ def test_a_quantile_is_a_share_of_the_rows_and_all_of_them_are_sorted(find: Call
     assert find(Wanted(top=10**6)).table.num_rows == n_rows
 
 
+@pytest.mark.parametrize(
+    ("quantile", "n_ranked", "n_rows"), [(0.07, 100, 7), (0.29, 100, 29), (0.01, 150, 2), (1e-12, 5, 1)]
+)
+def test_a_share_is_rounded_up_but_not_for_the_sake_of_the_last_bit(
+    quantile: float, n_ranked: int, n_rows: int
+) -> None:
+    assert Wanted(quantile=quantile).n_rows(n_ranked) == n_rows
+
+
 def test_densities_that_are_there_are_used_and_those_that_are_not_are_made(find: Callable, engines: list) -> None:
     first = find(Wanted(top=3))
     n_scored = sum(engine.n_scored for engine in engines)

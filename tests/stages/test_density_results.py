@@ -123,6 +123,18 @@ def test_rows_of_a_file_are_those_of_the_test_set(bayesnde: Callable, engines: l
     assert pq.read_table(run / f"density/{name}/density.parquet")["name"].to_pylist() == rows["name"].to_pylist()
 
 
+def test_equal_rows_give_equal_bits_in_any_file(bayesnde: Callable, engines: list, run: Path, tmp_path: Path) -> None:
+    text = "a,b,n,k\n0.1,1.0,3,u\n0.2,2.0,4,v\n"
+    scored = []
+    for name, separator in (("one.csv", ","), ("other.tsv", "\t")):
+        (tmp_path / name).write_text(text.replace(",", separator))
+        outcome = bayesnde("density", tmp_path / name, "--run", run, *SMALL, "--out", "-", "-q")
+        assert outcome.code == 0, outcome.err
+        scored.append(outcome.out)
+    assert scored[0] == scored[1]
+    assert len([path for path in (run / "density").iterdir() if path.is_dir()]) == 2  # none is a copy of the other
+
+
 CELLS = "k,n,b,a,other\nu,3,1.5,0.25,?\nv,,2.5,,?\nu,,,,?\nu,4,,-1.0,?\n"
 
 

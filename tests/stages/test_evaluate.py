@@ -3,7 +3,9 @@
 import hashlib
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,10 @@ from scipy import stats
 
 import fake_engine
 import fake_model
+from bayesnde_cli.inference.verdicts import VERDICTS
+from bayesnde_cli.stages.evaluate import metrics
+from bayesnde_cli.stages.evaluate.rows import Scores, read_scores
+from bayesnde_cli.stages.scoring.job import Job
 from bayesnde_cli.training.diagnostics import DIAGNOSTICS
 from scoring_runs import SMALL, other_set
 
@@ -59,8 +65,9 @@ def test_the_document_of_a_conditional_run_with_truth(bayesnde: Callable, scored
     found = _metrics(scored)
     assert list(found) == sorted(
         ["schema", "schema_version", "run_id", "rows", "mean_log_density", "mean_log_density_se",
-         "mean_log_density_mc_se", "mean_log_density_scaled", "classes", "truth", "outliers", "accuracy",
-         "accuracy_se", "confusion_matrix", "generation", "typicality", "baselines", "reasons"]
+         "mean_log_density_mc_se", "mean_log_density_scaled", "mean_log_density_scaled_se", "classes",
+         "truth", "outliers", "accuracy", "accuracy_se", "confusion_matrix", "generation", "typicality",
+         "baselines", "reasons"]
     )  # fmt: skip
     assert (found["schema"], found["schema_version"]) == ("metrics", 1)
     table = pq.read_table(scored / "density/test/density.parquet")
@@ -80,7 +87,9 @@ def test_the_document_of_a_conditional_run_with_truth(bayesnde: Callable, scored
         )
     assert found["rows"]["n"] == n
     assert found["rows"]["n_reliable"] == sum(table["reliable"].to_pylist())
-    assert sum(found["rows"]["verdicts"].values()) == n
+    assert sum(found["rows"]["verdicts"].values()) == found["rows"]["n_in_mean"] == n
+    # Every verdict that the engine knows is there to be asked for.
+    assert found["rows"]["verdicts"] == dict.fromkeys(VERDICTS, 0) | Counter(table["verdict"].to_pylist())
     assert found["outliers"] is None
     assert found["reasons"] == {"outliers": "the rows have no outlier label"}
 
@@ -156,7 +165,11 @@ def test_generation_and_typicality_compare_rows_with_the_models_own(
     right = _metrics(scored)
     assert set(DIAGNOSTICS) <= set(right["generation"])
     assert set(right["generation"]["classes"]) == {"u", "v"}
-    assert right["typicality"]["verdict"] == "rows look typical"
+    assert right["typicality"]["verdict"] == "no difference found"
+    of_itself = right["generation"]["of_itself"]
+    assert set(of_itself) == set(DIAGNOSTICS)
+    # The rows of the stand-in are as far from themselves as from rows of the same distribution.
+    assert 0.3 * of_itself["ks"] < right["generation"]["ks"] < 3 * of_itself["ks"]
     assert right["typicality"]["simulated"]["n"] == 100
     fake_model.install(monkeypatch, fake_model.NormalModel(shift=1.5))
     assert bayesnde("evaluate", "--run", scored, *FEW, "--restart").code == 0
@@ -164,6 +177,7 @@ def test_generation_and_typicality_compare_rows_with_the_models_own(
     assert shifted["typicality"]["verdict"].startswith("rows have lower density than the model's own rows")
     for name in ("ks", "marginal_wasserstein", "sliced_wasserstein", "rbf_mmd"):
         assert shifted["generation"][name] > 2 * right["generation"][name]
+        assert shifted["generation"][name] > 2 * shifted["generation"]["of_itself"][name]
 
 
 def test_outlier_labels_bring_figures_of_every_method(
@@ -189,7 +203,7 @@ def test_outlier_labels_bring_figures_of_every_method(
     assert f"precision@{n_outliers}  " in outcome.out
 
 
-def test_rows_of_a_file_with_gaps_have_no_baselines_but_all_the_rest(
+def test_rows_of_a_file_with_gaps_are_left_out_where_whole_rows_are_compared(
     bayesnde: Callable, scored: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "gaps.csv").write_text("k,n,b,a\nu,3,1.5,0.25\nv,,2.5,\nu,,,\nu,4,0.5,-1.0\nv,2,1.5,-1.0\n")
@@ -198,20 +212,46 @@ def test_rows_of_a_file_with_gaps_have_no_baselines_but_all_the_rest(
     assert bayesnde("density", tmp_path / "gaps.csv", "--run", scored, *SMALL).code == 0
     outcome = bayesnde("evaluate", tmp_path / "gaps.csv", "--run", scored, *ALL)
     assert outcome.code == 0, outcome.err
-    assert "no baselines: 2 rows with missing cells\n" in outcome.out
     found = _metrics(scored, other_set(scored))
-    assert found["baselines"] is None
-    assert found["reasons"]["baselines"] == "2 rows with missing cells"
-    assert (found["rows"]["n"], found["rows"]["n_incomplete"]) == (5, 2)
+    assert found["baselines"]["gaussian"]["n"] == 3
+    assert "baselines" not in found["reasons"]
+    assert (found["rows"]["n"], found["rows"]["n_incomplete"], found["rows"]["n_in_mean"]) == (5, 2, 3)
     density = pq.read_table(scored / "density" / other_set(scored) / "density.parquet").to_pylist()
     whole = [row for row in density if row["n_observed"] == 3]
     assert found["mean_log_density"] == pytest.approx(np.mean([row["log_density"] for row in whole]))
     in_class = [row["log_density"] for row in whole if row["k"] == "v"]
     assert found["classes"]["v"]["mean_log_density"] == pytest.approx(np.mean(in_class))
+    assert (found["classes"]["u"]["n"], found["classes"]["v"]["n"]) == (2, 1)
     assert "left out of the mean: 2 rows with missing cells\n" in outcome.out
     assert found["typicality"]["rows"]["n"] == 3
-    assert found["confusion_matrix"]["n"] == 5
+    assert (found["confusion_matrix"]["n"], found["confusion_matrix"]["n_without_class"]) == (5, 1)  # without cells
     assert found["truth"] is None
+
+
+def test_rows_with_gaps_enter_neither_truth_nor_outliers(
+    bayesnde: Callable, engines: list, models: list, tmp_path: Path
+) -> None:
+    cells = np.random.default_rng(0).normal(size=(300, 3)).round(5)
+    whole = [f"{a},{b},{c},{int(a > 1)},{-(a**2) - b**2 - c**2:.5f}" for a, b, c in cells]
+    gaps = [f",{b},{c},1,{50 + b}" for _, b, c in cells[:40]]
+    header = "a,b,c,bad,true_log_density"
+    (tmp_path / "d.csv").write_text("\n".join([header, *whole]) + "\n")
+    (tmp_path / "gaps.csv").write_text("\n".join([header, *whole[:40], *gaps]) + "\n")
+    run = tmp_path / "run"
+    assert bayesnde("prepare", tmp_path / "d.csv", "--outlier-label", "bad", "--run", run).code == 0
+    fake_engine.pretend_refined(run)
+    assert bayesnde("density", tmp_path / "gaps.csv", "--run", run, *SMALL).code == 0
+    outcome = bayesnde("evaluate", tmp_path / "gaps.csv", "--run", run, *ALL, "--json")
+    assert outcome.code == 0, outcome.err
+    found = json.loads(outcome.out)
+    table = pq.read_table(run / "density" / other_set(run) / "density.parquet").slice(0, 40)
+    log_density, truth = (table[name].to_numpy() for name in ("log_density", "true_log_density"))
+    n_outliers = table["bad"].to_pylist().count(1)
+    assert (found["rows"]["n"], found["truth"]["n"], found["outliers"]["n"]) == (80, 40, 40)
+    assert found["truth"]["spearman"] == pytest.approx(stats.spearmanr(log_density, truth).statistic)
+    assert found["outliers"]["n_outliers"] == n_outliers
+    for figures in found["baselines"].values():
+        assert (figures["outliers"]["n"], figures["outliers"]["n_outliers"]) == (40, n_outliers)
 
 
 def test_rows_of_a_file_that_are_all_gaps(bayesnde: Callable, scored: Path, tmp_path: Path) -> None:
@@ -222,6 +262,7 @@ def test_rows_of_a_file_that_are_all_gaps(bayesnde: Callable, scored: Path, tmp_
     found = _metrics(scored, other_set(scored))
     assert (found["generation"], found["typicality"], found["mean_log_density"]) == (None, None, None)
     assert found["reasons"]["mean_log_density"] == "every row has missing cells"
+    assert found["reasons"]["baselines"] == "every row has missing cells"
     assert "no mean log-density: every row has missing cells\n" in outcome.out
     page = (scored / "evaluate" / other_set(scored) / "report.html").read_text()
     assert "every row has missing cells" in page
@@ -253,7 +294,22 @@ def test_rows_without_an_estimate_are_counted_and_the_rest_is_figures(
     log_density = pq.read_table(run / "density/test/density.parquet")["log_density"].to_numpy()
     assert found["mean_log_density"] == pytest.approx(np.nanmean(log_density))
     assert found["confusion_matrix"]["n_without_class"] == 8
+    assert found["rows"]["n_in_mean"] == sum(item["n"] for item in found["classes"].values()) == len(log_density) - 8
     assert "left out: 8 rows without a finite log-density\n" in outcome.out
+
+
+def test_errors_above_a_nat_are_counted_where_nothing_else_is_wrong(
+    bayesnde: Callable, scored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wide(job: Job) -> Scores:
+        scores = read_scores(job)
+        verdict, mc_se = np.full(len(scores.verdict), "error above target", object), np.full(len(scores.mc_se), 0.9)
+        verdict[0], mc_se[:3] = "chains disagree", 1.1
+        return replace(scores, verdict=verdict, mc_se=mc_se)
+
+    monkeypatch.setattr(metrics, "read_scores", wide)
+    assert bayesnde("evaluate", "--run", scored, *FEW).code == 0
+    assert _metrics(scored)["rows"]["n_above_1_nat"] == 2
 
 
 def test_again_it_is_up_to_date_and_does_nothing(bayesnde: Callable, models: list, scored: Path) -> None:
@@ -309,13 +365,13 @@ def test_status_knows_the_stage(bayesnde: Callable, scored: Path) -> None:
     assert state() == "missing"
     assert bayesnde("evaluate", "--run", scored, *FEW).code == 0
     assert state() == "done"
-    metrics = scored / "evaluate/test/metrics.json"
-    whole = metrics.read_bytes()
-    metrics.write_bytes(whole[:-10])
+    document = scored / "evaluate/test/metrics.json"
+    whole = document.read_bytes()
+    document.write_bytes(whole[:-10])
     assert state() == "damaged"
     damaged = bayesnde("evaluate", "--run", scored, *FEW)
     assert damaged.code == 3
     assert "is not what evaluate wrote\n" in damaged.err
-    metrics.write_bytes(whole)
+    document.write_bytes(whole)
     assert bayesnde("density", "--run", scored, *SMALL, "--seed", "5", "--restart").code == 0
     assert state() == "stale"

@@ -8,13 +8,12 @@ from bayesnde_cli.artifacts.canonical import json_bytes
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.errors import SettingsDiffer
 
-_ABSENT = object()
-
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """One line for each value that differs, as `scale: 'marginal' -> 'standard'`; nested keys are dotted.
 
-    Both are compared as JSON would keep them: a tuple equals a list, and `1`, `1.0` and `true` are three values.
+    Both are compared as JSON would keep them: a tuple equals a list, and `1`, `1.0` and `true` are three values. A
+    setting that is not there equals None: what an earlier version did not know of and nobody has set is no difference.
     """
     return _differences(json.loads(json_bytes(old)), json.loads(json_bytes(new)), "")
 
@@ -32,20 +31,16 @@ def settings_differ(layout: RunLayout, stage: str, set_name: str | None, differe
 def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str) -> list[str]:
     lines = []
     for key in sorted(old.keys() | new.keys()):
-        was, is_now = old.get(key, _ABSENT), new.get(key, _ABSENT)
+        was, is_now = old.get(key), new.get(key)
         if isinstance(was, dict) and isinstance(is_now, dict):
             lines += _differences(was, is_now, f"{prefix}{key}.")
-        elif _spelled(was) != _spelled(is_now):
+        elif json_bytes(was) != json_bytes(is_now):
             lines.append(f"{prefix}{key}: {_shown(was)} -> {_shown(is_now)}")
     return lines
 
 
-def _spelled(value: Any) -> bytes | None:
-    return None if value is _ABSENT else json_bytes(value)
-
-
 def _shown(value: Any) -> str:
-    if value is _ABSENT:
+    if value is None:
         return "(none)"
     if isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef"):
         return f"{value[:12]}…"  # a SHA-256

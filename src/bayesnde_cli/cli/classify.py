@@ -39,7 +39,7 @@ def classify(
     Example:
       bayesnde classify --out classes.csv
       bayesnde classify new.csv --prior uniform | head
-      bayesnde classify new.csv --prior bus=0.7,van=0.3 --out classes.parquet
+      bayesnde classify new.csv --prior bus=0.7,opel=0.1,saab=0.1,van=0.1 --out classes.parquet
     """
     from bayesnde_cli.artifacts.layout import RunLayout
     from bayesnde_cli.stages import scoring

@@ -78,10 +78,15 @@ def bayesnde(
 
     \b
     Example:
+      bayesnde fit data.csv
+      bayesnde status
+      bayesnde density new.csv --out scored.csv
+
+    \b
+    Or stage by stage:
       bayesnde prepare data.csv
       bayesnde warmstart
       bayesnde refine
       bayesnde density
       bayesnde evaluate
-      bayesnde status
     """

@@ -13,7 +13,6 @@ from bayesnde_cli.cli.options import (
     AssignmentsOption,
     JsonOption,
     QuietOption,
-    RestartOption,
     RunOption,
     Sources,
     VerboseOption,
@@ -33,14 +32,17 @@ def fit(
     sources: Sources,
     assignments: AssignmentsOption = None,
     run: RunOption = None,
-    restart: RestartOption = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Replace stages that were made with other settings or data.")
+    ] = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
 ) -> None:
     """From a table to a report: prepare, warmstart, refine, density of the test rows, evaluate.
 
-    A stage that is done is not done again; after an interruption, the same command goes on. The options are those of
+    A stage that is done is not done again; after an interruption, the same command goes on, with --restart too: it
+    replaces what was made with other settings or data, and keeps what is up to date. The options are those of
     `prepare`; settings of the other stages come from --set, --config or --preset.
 
     \b

@@ -3,9 +3,10 @@
 import io
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Protocol
 
@@ -13,7 +14,7 @@ import typer
 
 from bayesnde_cli.cli.output_closed import OutputClosed
 from bayesnde_cli.config import nearest_hint
-from bayesnde_cli.errors import BadUsage
+from bayesnde_cli.errors import BadUsage, CannotWrite
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +41,8 @@ class TableWriter(Protocol):
 
 def output_format(out: Path, asked: str | None) -> str:
     """The format that the user asked for, or that the file's ending says."""
+    if out.is_dir():
+        raise BadUsage(f"--out {out} is a directory", found="a directory, not a file", hint="name a file inside it")
     is_plain = out.is_file() or not out.exists()
     chosen = asked or _SUFFIXES.get(out.suffix.lower() if is_plain else "")
     if chosen is None:
@@ -54,7 +57,7 @@ def output_format(out: Path, asked: str | None) -> str:
             found=f"formats: {', '.join(FORMATS)}",
             hint=nearest_hint(chosen, FORMATS, "use one of the formats"),
         )
-    if chosen == "parquet" and str(out) == "-" and sys.stdout.isatty():
+    if chosen == "parquet" and str(out) == "-" and sys.stdout is not None and sys.stdout.isatty():
         raise BadUsage(
             "Parquet is not for a terminal", found="--out: -", hint="name a file with --out, or use --format csv"
         )
@@ -67,14 +70,15 @@ def table_output(out: Path, format: str, schema: "pa.Schema") -> Iterator[TableW
     make = _WRITERS[format]
     if str(out) == "-":
         try:
-            writer = make(sys.stdout.buffer, schema)
-            yield writer
-            writer.close()
+            with _stdout() as stream:
+                writer = make(stream, schema)
+                yield writer
+                writer.close()
         except BrokenPipeError:  # the option parser would make an error of it
             raise OutputClosed from None
         return
     if out.exists() and not out.is_file():  # a device or a pipe cannot be put in place: it is written to
-        with out.open("wb") as file:
+        with _opened(out) as file:
             writer = make(file, schema)
             yield writer
             writer.close()
@@ -85,6 +89,19 @@ def table_output(out: Path, format: str, schema: "pa.Schema") -> Iterator[TableW
         writer = make(file, schema)
         yield writer
         writer.close()
+
+
+def _stdout() -> AbstractContextManager[BinaryIO]:
+    """Where stdout goes; a closed one, None in Python, goes nowhere."""
+    return open(os.devnull, "wb") if sys.stdout is None else nullcontext(sys.stdout.buffer)
+
+
+def _opened(out: Path) -> BinaryIO:
+    try:
+        return out.open("wb")
+    except OSError as error:
+        found = error.strerror or str(error)
+        raise CannotWrite(f"cannot write {out}", found=found, hint="choose a place that you may write to") from error
 
 
 class _Csv:

@@ -338,7 +338,13 @@ class DensityConfig(PosteriorConfig):
     defensive_weight: float = setting(
         0.02, "Weight of the prior in the proposal; the paper's: 0.05.", minimum=0.0, maximum=0.99, panel="Proposal"
     )
-    proposal_draws: int = setting(2000, "Draws from the proposal of a row.", minimum=10, panel="Proposal")
+    pilot_draws: int = setting(
+        2000, "Draws that the proposal of a row is fitted to once more, by their weight; 0: to the chains alone, as in "
+        "the paper.", minimum=0, panel="Proposal",
+    )  # fmt: skip
+    proposal_draws: int = setting(
+        10_000, "Draws from the proposal of a row that its density is estimated from.", minimum=10, panel="Proposal"
+    )
     regulariser: float = setting(
         1e-3, "Added to the proposal's covariances, as a share of the mean variance of the row's draws.",
         minimum=0.0, panel="Proposal",

@@ -25,6 +25,7 @@ RESERVED_NAMES = [
     "overlap",
     "ess_min",
     "rhat_max",
+    "missed_mass",
     "acceptance",
     "divergences",
     "bridge_iterations",

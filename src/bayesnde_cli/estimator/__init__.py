@@ -4,6 +4,7 @@ import functools
 import io
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,11 +27,12 @@ from bayesnde_cli.config import (
     WarmstartConfig,
     resolve,
 )
+from bayesnde_cli.data.kinds import Kind
 from bayesnde_cli.data.readers.table import made_up_names
 from bayesnde_cli.data.splits import MIN_ROWS
-from bayesnde_cli.errors import BadConfig, BadInput, BadUsage
+from bayesnde_cli.errors import BadConfig, BadInput, BadUsage, SettingsDiffer, StaleArtifact
 from bayesnde_cli.estimator.run_folder import RunFolder
-from bayesnde_cli.estimator.tables import as_kind, checked, frame_kind, with_classes, written
+from bayesnde_cli.estimator.tables import as_kind, checked, class_word, frame_kind, with_classes, written
 from bayesnde_cli.stages import applying, prepare, scoring, training
 from bayesnde_cli.stages.reading import read_schema
 from bayesnde_cli.stages.reporting import counted
@@ -39,6 +41,7 @@ from bayesnde_cli.stages.scoring.engine import Opened
 
 # The column that the classes of a conditional model have in a run of ours.
 CLASS_COLUMN = "y"
+_OTHER_RUN = "give another directory as `run`, or remove this one to make it anew"
 ConfigT = TypeVar("ConfigT", bound=StageConfig)
 
 
@@ -49,8 +52,10 @@ def _in_scikit_learns_words(method: Callable[..., Any]) -> Callable[..., Any]:
     def translated(*args: Any, **kwargs: Any) -> Any:
         try:
             return method(*args, **kwargs)
-        except (BadInput, BadConfig, BadUsage) as error:
-            raise ValueError(str(error).removeprefix("error: ")) from error
+        except (BadInput, BadConfig, BadUsage, SettingsDiffer) as error:
+            hint = _OTHER_RUN if isinstance(error, SettingsDiffer) else error.hint
+            words = type(error)(error.what, found=error.found, hint=hint)
+            raise ValueError(str(words).removeprefix("error: ")) from error
 
     return translated
 
@@ -84,8 +89,8 @@ class BayesNDE(DensityMixin, BaseEstimator):
     ----------
     run_ : Path
         The run directory, which every command of `bayesnde` takes with `--run`.
-    classes_ : array of str
-        The classes of a conditional model.
+    classes_ : array of int64 or str
+        The classes of a conditional model: whole numbers, or words.
     n_features_in_, feature_names_in_
         As everywhere in scikit-learn.
     """
@@ -111,14 +116,14 @@ class BayesNDE(DensityMixin, BaseEstimator):
         class_column = CLASS_COLUMN if self.conditional else None
         config = self._config(PrepareConfig, seed=seed, condition=class_column)
         warmstart, refine = self._config(WarmstartConfig), self._config(RefineConfig)
-        rows = checked(self, X, is_new=False, allows_missing=config.missing == "drop", min_rows=MIN_ROWS)
+        rows = checked(self, X, names=None, allows_missing=config.missing == "drop", min_rows=MIN_ROWS)
         folder = RunFolder(self.run)
         layout, report = RunLayout(folder.path), self._report()
         with written(self._with_classes(rows, y, class_column)) as file:
             prepare.run(layout, [file], config, report, stdin=io.BytesIO(), is_restart=False)
         training.run_warmstart(layout, warmstart, report, is_restart=False, is_verbose=False)
         training.run_refine(layout, refine, report, is_restart=False, is_verbose=False)
-        self._frame_kind = frame_kind(X)
+        self._frame_kind, self._names = frame_kind(X), rows.column_names
         self._open(folder)
         return self
 
@@ -133,12 +138,14 @@ class BayesNDE(DensityMixin, BaseEstimator):
         return (log_density, table["mc_se"].to_numpy()) if return_se else log_density
 
     def score(self, X: Any, y: Any = None) -> float:
-        """The mean log-density of the rows without missing cells, in nats and in the units of X."""
+        """The mean log-density of the rows without missing cells where it is finite, in nats and in the units of X."""
         table = self._scored(X, y)
         is_whole = table["n_observed"].to_numpy() == len(read_schema(RunLayout(self.run_)).features)
         if not is_whole.any():
             raise ValueError("every row has missing cells: their densities are of other quantities, and have no mean")
-        return float(np.mean(table["log_density"].to_numpy()[is_whole]))
+        log_density = table["log_density"].to_numpy()[is_whole]
+        is_finite = np.isfinite(log_density)
+        return float(np.mean(log_density[is_finite])) if is_finite.any() else float("nan")
 
     def _scored(self, X: Any, y: Any) -> pa.Table:
         """The densities of the rows, with a warning if some cannot be relied on."""
@@ -157,20 +164,26 @@ class BayesNDE(DensityMixin, BaseEstimator):
     def density_table(self, X: Any, y: Any = None) -> pa.Table:
         """All that `bayesnde density` finds out about each row: log-density, error, verdict, diagnostics.
 
-        Rows that were scored before are not scored again: the table is in the run directory.
+        Rows that were scored before with the same settings are not scored again: the table is in the run directory.
         """
         check_is_fitted(self, "run_")
-        rows = checked(self, X, is_new=True, allows_missing=True, min_rows=1)
+        rows = checked(self, X, names=self._names, allows_missing=True, min_rows=1)
         layout = RunLayout(self.run_)
         with written(self._with_classes(rows, y, read_schema(layout).roles.condition)) as file:
             asked, config = scoring.Asked(data=[file]), self._config(DensityConfig)
-            scored = scoring.run_density(layout, asked, config, self._report(), factory=self._engine)
+            try:
+                scored = scoring.run_density(layout, asked, config, self._report(), factory=self._engine)
+            except (SettingsDiffer, StaleArtifact):
+                anew = replace(asked, is_restart=True)
+                scored = scoring.run_density(layout, anew, config, self._report(), factory=self._engine)
         assert isinstance(scored, scoring.Scored)  # no shard was asked for
         return read_table(Path(scored.file), DENSITY_SCHEMA, schema_version=DENSITY_VERSION)
 
     @_in_scikit_learns_words
     def sample(self, n_samples: int = 1, *, condition: Any = None, random_state: Any = None) -> Any:
         """New rows of the model, as X was given: an array or a data frame; with the classes, if it is conditional.
+
+        Of a run that was loaded: a pandas data frame (without pandas, an Arrow table) if it has words, or a header.
 
         A conditional model is asked for one class with `condition`, or gives all as often as in training. The same
         call gives the same rows; another `random_state` gives others.
@@ -183,7 +196,7 @@ class BayesNDE(DensityMixin, BaseEstimator):
             raise ValueError(f"a sample has one row at least, found n_samples={n_samples}")
         seed = None if random_state is None else _seed(random_state)
         run = fitted_run(RunLayout(self.run_), self._config(DensityConfig, seed=seed))
-        chosen = None if condition is None else run.class_index(str(condition))
+        chosen = None if condition is None else run.class_index(class_word(condition))
         maker = RowMaker(run, applying.open_prior(run.layout, run.config, BLOCK_ROWS), chosen)
         table = pa.Table.from_batches(maker.batches(n_samples))
         rows = as_kind(table.select([feature.name for feature in run.schema.features]), self._frame_kind)
@@ -202,10 +215,11 @@ class BayesNDE(DensityMixin, BaseEstimator):
         schema = read_schema(layout)
         estimator = cls(run, conditional=bool(schema.classes))
         names = [feature.name for feature in schema.features]
-        estimator.n_features_in_ = len(names)
-        estimator._frame_kind = None
-        if names != list(made_up_names(len(names))):
-            estimator._frame_kind = "pandas"
+        estimator.n_features_in_, estimator._names = len(names), names
+        has_names = names != list(made_up_names(len(names)))
+        has_words = any(feature.kind is Kind.CATEGORICAL for feature in schema.features)
+        estimator._frame_kind = "pandas" if has_names or has_words else None
+        if has_names:
             estimator.feature_names_in_ = np.array(names, dtype=object)
         estimator._open(RunFolder(run))
         return estimator
@@ -229,7 +243,7 @@ class BayesNDE(DensityMixin, BaseEstimator):
         self.run_ = folder.path
         schema = read_schema(RunLayout(self.run_))
         if schema.classes:
-            self.classes_ = np.array(schema.classes)
+            self.classes_ = np.array(schema.classes, np.int64 if schema.classes_are_whole else None)
 
     def _engine(self, layout: RunLayout, config: PosteriorConfig) -> Opened:
         """The engine of these settings, opened once."""

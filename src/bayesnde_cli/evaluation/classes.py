@@ -12,26 +12,33 @@ def accuracy_figures(
 ) -> Figures:
     """Accuracy of arg max_y p(x | y). log_density and mc_se (rows, classes), true_class (rows,) positions in `names`.
 
-    A row without a number under some class is a mistake. In the confusion matrix a row is a true class, a column the
-    class that was found; table rows without a number are in no column. `n_close` counts the rows whose two best
-    classes are less than two Monte-Carlo errors of the difference apart.
+    A row without a number under some class is a mistake, and so is one without a likeliest class, because two are
+    equally likely, as for a row without any cell. In the confusion matrix a row is a true class, a column the class
+    that was found; such table rows are in no column. `n_close` counts the rows whose two best classes are less than
+    two Monte-Carlo errors of the difference apart.
     """
-    is_whole = np.isfinite(log_density.max(axis=1))  # NaN if one of them is
+    highest = log_density.max(axis=1, keepdims=True)  # NaN if one of them is
+    has_class = np.isfinite(highest[:, 0]) & ((log_density == highest).sum(axis=1) == 1)
     n = len(true_class)
     counts = np.zeros((len(names), len(names)), np.int64)
-    np.add.at(counts, (true_class[is_whole], log_density[is_whole].argmax(axis=1)), 1)
+    np.add.at(counts, (true_class[has_class], log_density[has_class].argmax(axis=1)), 1)
     accuracy = float(np.trace(counts) / n)
     return {
         "accuracy": accuracy,
-        "accuracy_se": float(np.sqrt(accuracy * (1.0 - accuracy) / n)),
+        "accuracy_se": _share_se(accuracy, n),
         "confusion_matrix": {
             "classes": list(names),
             "counts": counts.tolist(),
             "n": n,
-            "n_without_class": int((~is_whole).sum()),
-            "n_close": _n_close(log_density[is_whole], mc_se[is_whole]),
+            "n_without_class": int((~has_class).sum()),
+            "n_close": _n_close(log_density[has_class], mc_se[has_class]),
         },
     }
+
+
+def _share_se(share: float, n: int) -> float:
+    """Half of half the width of Wilson's interval of two standard errors: not 0 where the share is 0 or 1."""
+    return float(np.sqrt(share * (1.0 - share) / n + 1.0 / n**2) / (1.0 + 4.0 / n))
 
 
 def _n_close(log_density: np.ndarray, mc_se: np.ndarray) -> int:

@@ -21,7 +21,8 @@ def outlier_figures(score: np.ndarray, is_outlier: np.ndarray) -> Figures:
     None if all rows are outliers, or none is.
     """
     n_outliers = int(is_outlier.sum())
-    figures: Figures = {"n_outliers": n_outliers, "precision_at_k": None, "auroc": None, "average_precision": None}
+    figures: Figures = {"n": len(is_outlier), "n_outliers": n_outliers}
+    figures |= {"precision_at_k": None, "auroc": None, "average_precision": None}
     if 0 < n_outliers < len(is_outlier):
         figures["precision_at_k"] = precision_at_k(score, is_outlier, n_outliers)
         figures["auroc"] = auroc(score, is_outlier)

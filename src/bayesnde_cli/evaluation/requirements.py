@@ -18,6 +18,12 @@ _SIGNS: dict[str, Callable[[float, float], bool]] = {
 # The last sign counts: a class may be called a>b.
 _FORM = re.compile(r"\s*(?P<name>.+?)\s*(?P<sign>>=|<=|==|>|<)\s*(?P<value>[^<>=]+?)\s*", re.DOTALL)
 
+# What there is to ask of sections that rows may not have; names of others depend on the run.
+_SECTIONS = {
+    "truth": ("n", "spearman", "pearson", "rmse", "mean_difference"),
+    "outliers": ("n", "n_outliers", "precision_at_k", "auroc", "average_precision"),
+}
+
 
 class Requirement(NamedTuple):
     """A bar: the figure of that name must be so."""
@@ -54,6 +60,9 @@ def parse_requirement(text: str) -> Requirement:
 def check_requirements(requirements: Sequence[Requirement], metrics: Mapping[str, Any]) -> None:
     """Nothing, if all are met; `BadUsage` for a name that is no figure, else `RequirementNotMet`."""
     figures = dict(figure_names(metrics))
+    for section in _SECTIONS.keys() & figures.keys():  # None, and not a mapping
+        del figures[section]
+        figures |= {f"{section}.{name}": None for name in _SECTIONS[section]}
     for requirement in requirements:
         if requirement.name not in figures and not _is_of_nothing(requirement.name, figures):
             _refuse_unknown(requirement.name, list(figures))
@@ -78,7 +87,7 @@ def figure_names(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple
 
 
 def _is_of_nothing(name: str, figures: Mapping[str, float | None]) -> bool:
-    """Whether a name lies in a section that these rows do not have, as `truth.spearman` without true log-densities."""
+    """Whether a name lies in a section that these rows do not have, as `baselines.gaussian.gain` without baselines."""
     parts = name.split(".")
     return any(figures.get(".".join(parts[:n]), 0.0) is None for n in range(1, len(parts)))
 

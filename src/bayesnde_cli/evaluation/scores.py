@@ -15,12 +15,14 @@ def log_density_figures(log_density: np.ndarray, log_density_scaled: np.ndarray,
     """
     finite = np.isfinite(log_density)
     mean, se = mean_figures(log_density[finite])
+    mean_scaled, se_scaled = mean_figures(log_density_scaled[finite])
     n = int(finite.sum())
     return {
         "mean_log_density": mean,
         "mean_log_density_se": se,
         "mean_log_density_mc_se": figure(math.sqrt(np.sum(mc_se[finite] ** 2)) / n) if n else None,
-        "mean_log_density_scaled": mean_figures(log_density_scaled[finite])[0],
+        "mean_log_density_scaled": mean_scaled,
+        "mean_log_density_scaled_se": se_scaled,
     }
 
 

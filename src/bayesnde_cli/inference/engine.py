@@ -1,22 +1,24 @@
 """From rows to log-densities: chains, proposal, bridge, and more of the same for the rows that need it.
 
 sample   modes and chains           -> draws from the latent posterior of every row
-score    proposal from the first half of each chain, bridge with the second half; rows that miss the target are
-         drawn and scored again with a larger budget
+score    proposal from the first half of each chain and from its own first draws, bridge with the second half; rows
+         that miss the target are drawn and scored again with a larger budget
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from bayesnde_cli.inference import chain_diagnostics, modes, proposal, sampler
+from bayesnde_cli.inference import chain_diagnostics, modes, proposal, sampler, verdicts
 from bayesnde_cli.inference.block import Draws, Rows
 from bayesnde_cli.inference.bridge import Bridge, bridge
+from bayesnde_cli.inference.resampling import resampled
 from bayesnde_cli.inference.sampler import SamplerSettings
 from bayesnde_cli.inference.target import Target
+from bayesnde_cli.inference.verdicts import RELIABLE
 from bayesnde_cli.model import random_numbers
 from bayesnde_cli.model.encoder import Encoder
 from bayesnde_cli.model.likelihood import DecoderLike
@@ -28,12 +30,14 @@ _BANK_SIZE = 2048
 _START_SD = 0.01
 # Steps of EM.
 _N_EM_STEPS = 25
+# Of the first draws of a proposal, as many as this are taken by their weight to fit it again.
+_N_RESAMPLED = 800
 # Latents in one call of the proposal, about, and in one pass of the decoder.
 _CALL_LATENTS = 16384
 _SLICE_LATENTS = 2048
-# What a row may take on each further try, as multiples of the first: warm-up, draws, proposal draws, starts. The last
-# is the paper's budget, from the defaults.
-_LARGER = ((2, 2, 3, 3), (8, 4, 10, 10))
+# What a row may take on each further try, as multiples of the first: warm-up, draws, pilot and proposal draws, starts.
+# The last is the paper's budget, from the defaults.
+_LARGER = ((2, 2, 2, 3), (8, 4, 2, 10))
 # Starts at most, and steps uphill and modes at most on a further try.
 _MOST_STARTS = 100
 _N_FURTHER_CLIMBS, _N_FURTHER_MODES = 60, 48
@@ -41,8 +45,6 @@ _N_FURTHER_CLIMBS, _N_FURTHER_MODES = 60, 48
 _JUMP_COMPONENTS, _JUMP_REGULARISER = 5, 1e-3
 # Rows that are tried again go together in blocks of this size.
 _SMALL_BLOCK = 8
-# The verdict on a row with which nothing is wrong.
-RELIABLE = "reliable"
 # Chains that agree and mix, and two estimates that agree.
 MOST_RHAT = 1.05
 LEAST_ESS = 40.0
@@ -78,7 +80,8 @@ class EngineSettings:
     components: int = 5
     freedom: int = 8
     defensive_weight: float = 0.02
-    proposal_draws: int = 2000
+    pilot_draws: int = 2000
+    proposal_draws: int = 10_000
     regulariser: float = 1e-3
     absolute_regulariser: float = 0.0
     target_se: float = 0.05
@@ -102,6 +105,7 @@ class EngineSettings:
             kept_modes=_N_FURTHER_MODES,
             warm_up=warm_up * self.warm_up,
             draws=draws * self.draws,
+            pilot_draws=proposed * self.pilot_draws,
             proposal_draws=proposed * self.proposal_draws,
         )
 
@@ -145,7 +149,7 @@ class Engine:
                 # Jumps go as well to where the chains have been; as many draws as a proposal will be fitted to.
                 n_seen = max(1, min(n_warm_up - n_warm_up // 2, n_draws // 2))
                 seen = self._by_row(np.concatenate([z for z, *_ in segments[-n_seen:]]))
-                known = modes.with_mixture(known, self._mix_jumps(tf.constant(_flat(seen)), address))
+                known = modes.with_mixture(known, self._mix_jumps(self._padded(_flat(seen)), address))
             state, segment = self._run_segment(state, target, spread, known, address, n_adapting)
             segments.append([part.numpy() for part in segment])
         z, acceptance, divergences, n_gradients = (np.concatenate(parts) for parts in zip(*segments, strict=True))
@@ -214,14 +218,15 @@ class Engine:
         half = draws.z.shape[2] // 2
         fitting, held = draws.z[:, :, :half], draws.z[:, :, half:]
         address = _address(derive_seed(seed, "proposal"))
-        mixture = self._mix(tf.constant(_flat(fitting)), address)
+        mixture = self._mix(self._padded(_flat(fitting)), address)
+        if settings.pilot_draws:
+            pilots = self._proposals(target, mixture, settings.pilot_draws, derive_seed(seed, "pilots"))
+            z, ratios = (np.concatenate(parts, axis=1) for parts in zip(*pilots, strict=True))
+            improved = np.concatenate([_flat(fitting), resampled(z, ratios, _N_RESAMPLED)], axis=1)
+            mixture = self._mix(self._padded(improved), address)
         chain_ratios = self._weigh(target, mixture, tf.constant(_flat(held)))
-        n_each = self._draws_per_call(n_rows)
-        proposed = [
-            self._propose(target, mixture, tf.random.experimental.stateless_fold_in(address, index + 1)).numpy()
-            for index in range(-(-settings.proposal_draws // n_each))
-        ]
-        proposal_ratios = np.concatenate(proposed, axis=1)[:, : settings.proposal_draws]
+        proposed = self._proposals(target, mixture, settings.proposal_draws, derive_seed(seed, "proposed"))
+        proposal_ratios = np.concatenate([ratios for _, ratios in proposed], axis=1)
         n_effective = np.minimum(chain_diagnostics.bulk_ess(held).min(axis=1), held.shape[1] * held.shape[2])
         found = bridge(chain_ratios.numpy().reshape(held.shape[:3]), proposal_ratios, n_effective)
         own = self.diagnostics(draws)
@@ -241,8 +246,26 @@ class Engine:
             "reliable": verdict == RELIABLE,
             "verdict": verdict,
             "n_gradients": draws.n_gradients.copy(),
-            "n_likelihoods": np.full(n_rows, proposal_ratios.shape[1] + held[0, :, :, 0].size, np.int64),
+            "n_likelihoods": np.full(
+                n_rows, settings.pilot_draws + settings.proposal_draws + held[0, :, :, 0].size, np.int64
+            ),
         }
+
+    def _padded(self, z: np.ndarray) -> tf.Tensor:
+        """Draws to fit a mixture to, always as many, so that one program does for all: NaN is no draw. (rows, n, d)."""
+        if self._is_paper_start:
+            return tf.constant(z)
+        n_most = self._settings.chains * (self._settings.draws // 2) + _N_RESAMPLED
+        return tf.constant(np.pad(z, [(0, 0), (0, n_most - z.shape[1]), (0, 0)], constant_values=np.nan))
+
+    def _proposals(
+        self, target: Target, mixture: proposal.MixtureOfT, n: int, seed: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """n draws of each row's proposal in parts, each (rows, some, d) with log pi - log q there, (rows, some)."""
+        n_each = self._draws_per_call(target.x.shape[0])
+        for index, first in enumerate(range(0, n, n_each)):
+            z, ratios = self._propose(target, mixture, _address(derive_seed(seed, index)))
+            yield z.numpy()[:, : n - first], ratios.numpy()[:, : n - first]
 
     # What follows is compiled.
 
@@ -296,11 +319,11 @@ class Engine:
         # Far outside of the data the encoder may say anything; the prior ends before that.
         return tf.where(tf.math.is_finite(z), tf.clip_by_value(z, -10.0, 10.0), tf.zeros_like(z))
 
-    def _proposed(self, target: Target, mixture: proposal.MixtureOfT, seed: tf.Tensor) -> tf.Tensor:
-        """log pi - log q at some draws of the proposal. (rows, draws)."""
+    def _proposed(self, target: Target, mixture: proposal.MixtureOfT, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Some draws of the proposal, (rows, n, d), and log pi - log q there, (rows, n)."""
         n = self._draws_per_call(target.x.shape[0])
         z = proposal.draw(mixture, n, seed, **self._kernel())
-        return self._log_ratios(target, mixture, z)
+        return z, self._log_ratios(target, mixture, z)
 
     def _log_ratios(self, target: Target, mixture: proposal.MixtureOfT, z: tf.Tensor) -> tf.Tensor:
         """log pi - log q at draws that the proposal has not seen. (rows, n, d) -> (rows, n)."""
@@ -348,12 +371,12 @@ def _verdicts(found: Bridge, own: dict[str, np.ndarray], target_se: float) -> np
     gap = np.abs(found.log_z - found.log_z_is)
     is_apart = gap > _MOST_DISAGREEMENT * np.hypot(found.se, found.se_is) + target_se
     wrongs = [
-        (~(np.isfinite(found.log_z) & np.isfinite(found.se)), "not finite"),
-        (~found.is_converged, "bridge did not converge"),
-        ((own["rhat_max"] > MOST_RHAT) | (own["ess_min"] < LEAST_ESS), "chains disagree"),
-        (own["missed_mass"] > MOST_MISSED_MASS, "modes may be missing"),
-        (is_apart, "estimates disagree"),
-        (found.se > target_se, "error above target"),
+        (~(np.isfinite(found.log_z) & np.isfinite(found.se)), verdicts.NOT_FINITE),
+        (~found.is_converged, verdicts.BRIDGE_DID_NOT_CONVERGE),
+        ((own["rhat_max"] > MOST_RHAT) | (own["ess_min"] < LEAST_ESS), verdicts.CHAINS_DISAGREE),
+        (own["missed_mass"] > MOST_MISSED_MASS, verdicts.MODES_MAY_BE_MISSING),
+        (is_apart, verdicts.ESTIMATES_DISAGREE),
+        (found.se > target_se, verdicts.ERROR_ABOVE_TARGET),
     ]
     return np.select([wrong for wrong, _ in wrongs], [name for _, name in wrongs], RELIABLE).astype(object)
 

@@ -1,9 +1,11 @@
 """What to do about densities that cannot be trusted, and what to do with those that can: exact commands."""
 
-import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from bayesnde_cli.report.check import Cause, Level
+from bayesnde_cli.report.options import assignments, options
 from bayesnde_cli.report.report_data import ReportData, Subject, Training
 from bayesnde_cli.report.trust import Trust
 
@@ -12,7 +14,14 @@ _SPIKES = (
     "--type COLUMN=categorical when the table is prepared."
 )
 _ESTIMATES = "Keep to the rows whose verdict is reliable, or look longer for what chains have missed:"
-_PRECISION = "The estimates are sound but less exact than wanted. Mind their error (mc_se), or spend more on them:"
+_PRECISION = (
+    "Rows whose only fault is an error above target are sound but less exact than wanted. Mind their error (mc_se), or "
+    "spend more on them:"
+)
+_MORE_CHAINS = {"chains": 8, "warm_up": 400, "draws": 400}
+_MORE_DRAWS = {"draws": 400, "proposal_draws": 20_000}
+# What sets how long a training stage may take.
+_LENGTH = ("epochs", "steps")
 # What no command mends.
 _WORDS = {
     Cause.OTHER_ROWS: "These rows are unlike those of training. If they should not be, compare their columns below.",
@@ -33,7 +42,8 @@ def advise(trust: Trust, data: ReportData) -> list[Advice]:
     """What to do, the most useful first."""
     causes, subject, found = trust.causes, data.subject, []
     if Cause.UNKNOWN in causes:
-        found.append(Advice("Have the model compared with others:", (_command("evaluate", subject),)))
+        again = "--restart" if data.metrics else ""
+        found.append(Advice("Have the model compared with others:", (_command("evaluate", subject, again),)))
     # What concerns the table comes first: all that follows would be done again.
     if Cause.LINEAR in causes:
         found.append(Advice("Leave out what other columns say already:", (_without_linear(data),)))
@@ -44,9 +54,9 @@ def advise(trust: Trust, data: ReportData) -> list[Advice]:
     elif Cause.OVERFIT in causes:
         found.append(_smaller_model(data))
     if Cause.ESTIMATES in causes:
-        found.append(Advice(_ESTIMATES, _scoring(subject, "--restart --chains 8 --warm-up 400 --draws 400")))
+        found.append(Advice(_ESTIMATES, _scoring(data, _MORE_CHAINS)))
     if Cause.PRECISION in causes:
-        found.append(Advice(_PRECISION, _scoring(subject, "--restart --draws 400 --proposal-draws 20000")))
+        found.append(Advice(_PRECISION, _scoring(data, _MORE_DRAWS)))
     found += [Advice(text) for cause, text in _WORDS.items() if cause in causes]
     if trust.level is not Level.POOR:
         found.append(_uses(subject))
@@ -55,51 +65,79 @@ def advise(trust: Trust, data: ReportData) -> list[Advice]:
 
 def _better_fit(data: ReportData, *, is_overfit: bool) -> Advice:
     """Another training, by what may have gone wrong."""
-    asked = (data.settings.get("warmstart") or {}).get("epochs") is not None
-    if asked:
-        return Advice("The model was trained for a set number of epochs, as the preset fast does. Train it fully:",
-                      _training(data.subject))  # fmt: skip
+    if data.fast:
+        brief = {stage: dict.fromkeys(names) for stage, names in data.fast.items()}
+        return Advice("The model was trained with the preset fast, for a first look. Train it fully:",
+                      _training(data, **brief))  # fmt: skip
+    if any(name in data.chosen.get(stage, {}) for stage in ("warmstart", "refine") for name in _LENGTH):
+        usual = dict.fromkeys(_LENGTH)
+        return Advice("The model was trained for a set number of epochs or steps. Train it as long as is usual:",
+                      _training(data, usual, usual))  # fmt: skip
     if is_overfit:
         return _smaller_model(data)
     last = data.training[-1] if data.training else None
     if last is not None and last.n_epochs and _was_gaining(last):
-        options = f"--epochs {2 * last.n_epochs}"
         return Advice("The model was still gaining when training ended. Train it longer:",
-                      _training(data.subject, refine=options))  # fmt: skip
-    width = 2 * int((data.settings.get("warmstart") or {}).get("width") or 256)
-    return Advice("A larger model may see more of the shape:", _training(data.subject, f"--width {width}"))
+                      _training(data, refine={"epochs": 2 * last.n_epochs}))  # fmt: skip
+    return Advice("A larger model may see more of the shape:", _training(data, {"width": 2 * _width(data)}))
 
 
 def _smaller_model(data: ReportData) -> Advice:
-    width = max(16, int((data.settings.get("warmstart") or {}).get("width") or 256) // 2)
+    held_back = {"weight_decay": 0.01}
     return Advice("A smaller model, held back a little, learns less by heart:",
-                  _training(data.subject, f"--width {width} --weight-decay 0.01", "--weight-decay 0.01"))  # fmt: skip
+                  _training(data, {"width": max(16, _width(data) // 2), **held_back}, held_back))  # fmt: skip
+
+
+def _width(data: ReportData) -> int:
+    return int((data.settings.get("warmstart") or {}).get("width") or 256)
 
 
 def _was_gaining(training: Training) -> bool:
     return training.chosen == len(training.log_density) - 1
 
 
-def _training(subject: Subject, warmstart: str = "", refine: str = "") -> tuple[str, ...]:
-    options = {"warmstart": warmstart, "refine": refine}
-    stages = [_command(name, subject, f"--restart {more}".strip()) for name, more in options.items()]
-    return (*stages, *_scoring(subject, "--restart"))
+def _training(
+    data: ReportData, warmstart: Mapping[str, Any] | None = None, refine: Mapping[str, Any] | None = None
+) -> tuple[str, ...]:
+    """Both stages again as they were, but for these settings, and all that follows."""
+    changed = {"warmstart": warmstart or {}, "refine": refine or {}}
+    stages = [_again(stage, data, settings) for stage, settings in changed.items()]
+    return (*stages, *_scoring(data))
 
 
-def _scoring(subject: Subject, options: str) -> tuple[str, ...]:
-    return _command("density", subject, options), _command("evaluate", subject, "--restart")
+def _scoring(data: ReportData, more: Mapping[str, int] | None = None) -> tuple[str, ...]:
+    """The rows scored again, with no less than so much effort."""
+    before = data.chosen.get("density", {})
+    more = {name: max(value, before.get(name, 0)) for name, value in (more or {}).items()}
+    return _again("density", data, more), _command("evaluate", data.subject, "--restart")
+
+
+def _again(stage: str, data: ReportData, changed: Mapping[str, Any]) -> str:
+    """A stage with the settings that were chosen for it, but for some."""
+    settings = {**data.chosen.get(stage, {}), **changed}
+    return _command(stage, data.subject, " ".join(["--restart", *options(settings)]))
 
 
 def _without_linear(data: ReportData) -> str:
-    """The whole way again, with the roles that columns had."""
-    asked = data.settings.get("prepare") or {}
-    roles = {"--condition": asked.get("condition"), "--outlier-label": asked.get("outlier_label"),
-             "--truth": asked.get("truth"), "--id": asked.get("id")}  # fmt: skip
-    options = [f"{option} {shlex.quote(name)}" for option, name in roles.items() if name]
-    dropped = [*(asked.get("drop") or ()), *(name for name, _ in data.doubtful.linear)]
-    options += [f"--drop {shlex.quote(name)}" for name in dropped]
+    """The whole way again, with all that was chosen."""
+    linear = [name for name, _ in data.doubtful.linear]
+    chosen = {stage: dict(settings) for stage, settings in data.chosen.items()}
+    prepare = chosen.pop("prepare", {})
+    features = [name for item in prepare.get("features", ()) for name in _named(item, linear)]
+    prepare["features"] = [name for name in features if name not in linear]
+    prepare["drop"] = [*prepare.get("drop", ()), *(name for name in linear if name not in features)]
+    for rules in {"type", "dequantize"} & prepare.keys():  # COLUMN=…
+        prepare[rules] = [rule for rule in prepare[rules] if rule.rpartition("=")[0] not in linear]
+    typed = options(prepare)
+    typed += [word for stage, settings in chosen.items() for word in assignments(stage, settings)]
     subject = data.subject
-    return " ".join(filter(None, ["bayesnde fit", subject.table_argument, *options, subject.run_option, "--restart"]))
+    return " ".join(filter(None, ["bayesnde fit", subject.table_argument, *typed, subject.run_option, "--restart"]))
+
+
+def _named(item: str, names: list[str]) -> list[str]:
+    """The names of a list `a,b` that holds one of these; any other item as it is."""
+    pieces = [piece.strip() for piece in item.split(",")]
+    return pieces if set(pieces) & set(names) else [item]
 
 
 def _uses(subject: Subject) -> Advice:

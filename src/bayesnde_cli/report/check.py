@@ -1,7 +1,7 @@
 """One look at a scored data set: what it looked at, how it came out, and what is behind it."""
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Flag, IntEnum, auto
 
 
 class Level(IntEnum):
@@ -12,19 +12,19 @@ class Level(IntEnum):
     POOR = 2
 
 
-class Cause(IntEnum):
+class Cause(Flag):
     """What is behind a check that is not good, for the advice."""
 
     NONE = 0
-    ESTIMATES = 1  # posteriors that the chains did not get right
-    PRECISION = 2  # errors larger than wanted
-    FIT = 3  # the model misses the shape of the data
-    OVERFIT = 4  # it knows its training rows too well
-    OTHER_ROWS = 5  # the rows are of another kind than those of training
-    FEW = 6  # too few rows
-    UNKNOWN = 7  # not looked at
-    SPIKES = 8  # values that recur in continuous columns
-    LINEAR = 9  # columns that others determine
+    ESTIMATES = auto()  # posteriors that the chains did not get right
+    PRECISION = auto()  # errors larger than wanted
+    FIT = auto()  # the model misses the shape of the data
+    OVERFIT = auto()  # it knows its training rows too well
+    OTHER_ROWS = auto()  # the rows are of another kind than those of training
+    FEW = auto()  # too few rows
+    UNKNOWN = auto()  # not looked at
+    SPIKES = auto()  # values that recur in continuous columns
+    LINEAR = auto()  # columns that others determine
 
 
 @dataclass(frozen=True)

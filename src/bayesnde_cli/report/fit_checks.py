@@ -1,6 +1,7 @@
 """Does the model fit the rows? Against the truth, plain estimators, its own rows, and rows that it has seen."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -54,23 +55,31 @@ def baselines(data: ReportData) -> Check | None:
     found: dict[str, Any] = {
         name: figures
         for name, figures in (data.metrics.get("baselines") or {}).items()
-        if figures and figures.get("gain") is not None
+        if figures and figures.get("gain") is not None and figures.get("gain_se") is not None
     }
     if not found:
         return None
     name = min(found, key=lambda key: found[key]["gain"])
-    gain, se = found[name]["gain"], found[name].get("gain_se") or 0.0
+    gain, se = found[name]["gain"], found[name]["gain_se"]
     best = f"the best of {len(found)} plain estimators ({baseline_name(name)})"
     amount = f"{with_error(abs(gain), se)} nats a row"
+    left_out = _left_out(data.metrics.get("rows") or {})
     if gain < -_CLEAR * se:
         gaussian = found.get("gaussian", {"gain": math.inf, "gain_se": 0.0})
-        is_below_gaussian = gaussian["gain"] < -_CLEAR * (gaussian.get("gain_se") or 0.0)
+        is_below_gaussian = gaussian["gain"] < -_CLEAR * gaussian["gain_se"]
         level = Level.POOR if is_below_gaussian or gain < -_MUCH else Level.FAIR
-        return Check("Comparison", level, f"Below {best}, by {amount}: it describes these rows better.", Cause.FIT)
+        text = f"Below {best}, by {amount}: it describes these rows better.{left_out}"
+        return Check("Comparison", level, text, Cause.FIT)
     if gain <= _CLEAR * se:
-        words = f"As good as {best}: {amount} {'above' if gain > 0 else 'below'} it, within the error."
+        words = f"As good as {best}: {amount} {'above' if gain > 0 else 'below'} it, within the error.{left_out}"
         return Check("Comparison", Level.GOOD, words)
-    return Check("Comparison", Level.GOOD, f"Better than {best}, by {amount}.")
+    return Check("Comparison", Level.GOOD, f"Better than {best}, by {amount}.{left_out}")
+
+
+def _left_out(rows: Mapping[str, Any]) -> str:
+    """The whole rows that have no density of ours to compare with."""
+    n = rows.get("n", 0) - rows.get("n_incomplete", 0) - rows.get("n_in_mean", rows.get("n", 0))
+    return f" {n:,} {'row' if n == 1 else 'rows'} without a density of ours left out." if n > 0 else ""
 
 
 def typicality(data: ReportData) -> Check | None:
@@ -80,11 +89,25 @@ def typicality(data: ReportData) -> Check | None:
     if p_value is None or ks is None:
         return None
     test = f"Kolmogorov-Smirnov distance {numeral(ks, 2)}, p{NO_BREAK}={NO_BREAK}{numeral(p_value, 2)}"
-    if p_value >= _LEAST_P_VALUE:
-        return Check("Typical rows", Level.GOOD, f"Rows are as likely as those that the model makes itself ({test}).")
-    level = Level.FAIR if ks < _MOST_KS else Level.POOR
-    reason = str(words or "log-densities of rows differ from those of the model's own rows")
-    return Check("Typical rows", level, f"{reason[:1].upper()}{reason[1:]} ({test}).", Cause.FIT)
+    n, below = found["rows"]["n"], _less_likely(found)
+    if p_value < _LEAST_P_VALUE:
+        level = Level.FAIR if ks < _MOST_KS else Level.POOR
+        reason = str(words or "log-densities of rows differ from those of the model's own rows")
+        return Check("Typical rows", level, f"{reason[:1].upper()}{reason[1:]} ({test}).{below}", Cause.FIT)
+    if below:
+        text = f"No difference found in most log-densities ({test}), but in the lowest ones.{below}"
+        return Check("Typical rows", Level.FAIR, text, Cause.FIT)
+    text = f"No difference found ({n:,} rows) to the log-densities of rows that the model makes itself ({test})."
+    return Check("Typical rows", Level.GOOD, text)
+
+
+def _less_likely(found: Mapping[str, Any]) -> str:
+    """The rows below all that the model makes, if they are too many for chance."""
+    p_value = found.get("n_below_all_p_value")
+    if p_value is None or p_value >= _LEAST_P_VALUE:
+        return ""
+    text = f" {found['n_below_all']:,} of {found['rows']['n']:,} rows are less likely than any of "
+    return f"{text}{found['simulated']['n']:,} rows of the model (p{NO_BREAK}={NO_BREAK}{numeral(p_value, 2)})."
 
 
 def held_out(data: ReportData) -> Check | None:
@@ -96,21 +119,13 @@ def held_out(data: ReportData) -> Check | None:
     gap, error = chosen.chosen_log_density - mean, math.hypot(chosen.chosen_se, se)
     if not math.isfinite(gap):
         return None
-    words = f"{nats(abs(gap))} nats {'below' if gap > 0 else 'above'} the validation rows"
+    text = f"These rows are {with_error(abs(gap), error)} nats {'below' if gap > 0 else 'above'} the validation rows"
+    text += ", within the error." if abs(gap) <= _CLEAR * error else "."
     if gap <= _VERY_CLEAR * error:
-        return Check(
-            "Against validation rows",
-            Level.GOOD,
-            f"These rows are {words}, within the error (±{NO_BREAK}{nats(2 * error)}).",
-        )
+        return Check("Against validation rows", Level.GOOD, text)
     level = Level.POOR if gap > _MUCH else Level.FAIR
     cause = Cause.FIT if data.subject.set_name == "test" else Cause.OTHER_ROWS
-    return Check(
-        "Against validation rows",
-        level,
-        f"These rows are {words}, more than chance (±{NO_BREAK}{nats(2 * error)}).",
-        cause,
-    )
+    return Check("Against validation rows", level, text, cause)
 
 
 def by_heart(data: ReportData) -> Check | None:
@@ -123,8 +138,9 @@ def by_heart(data: ReportData) -> Check | None:
     gap = float(train.mean() - validation.mean())
     error = math.sqrt(train.var(ddof=1) / len(train) + validation.var(ddof=1) / len(validation))
     if gap <= _VERY_CLEAR * error:
-        text = f"Training rows are no likelier than validation rows: a difference of {with_error(gap, error)} nats."
-        return Check("Learnt, not memorised", Level.GOOD, text)
+        words = "no" if gap <= _CLEAR * error else "not clearly"
+        text = f"Training rows are {words} likelier than validation rows: a difference of "
+        return Check("Learnt, not memorised", Level.GOOD, f"{text}{with_error(gap, error)} nats.")
     text = f"Training rows are likelier than validation rows, by {with_error(gap, error)} nats: the model knows them "
     text += "in part by heart. Figures of held-out rows stay honest; do not trust densities of training rows."
     return Check("Learnt, not memorised", Level.FAIR, text, Cause.OVERFIT)

@@ -23,8 +23,8 @@ def numeral(value: float | None, digits: int = 4) -> str:
 
 
 def nats(value: float | None, decimals: int = 3) -> str:
-    """A log-density: always so many decimals, so that columns of them can be compared."""
-    if value is None or not math.isfinite(value):
+    """A log-density: always so many decimals, so that columns of them can be compared; unless it is very large."""
+    if value is None or not abs(value) < _LARGE:
         return numeral(value)
     return f"{value:,.{decimals}f}"
 

@@ -1,6 +1,6 @@
 """What a report is made from: plain values and arrays. Whatever was not known when it was made is None or empty."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ class Subject:
     n_validation: int = 0
     n_rows: int = 0  # of the set
     n_features: int = 0
-    classes: tuple[str, ...] = ()
+    classes: Mapping[str, int] = field(default_factory=dict)  # and the training rows of each
     facts: tuple[tuple[str, str], ...] = ()  # name and value, for the head of the page
 
 
@@ -60,7 +60,7 @@ class Training:
 class ScoredRows:
     """Rows of the set with what `density` found, (rows,) each: all of them, or a sample of a large set."""
 
-    log_density: np.ndarray
+    log_density: np.ndarray  # NaN for a row with missing cells: the density of the others is another quantity
     mc_se: np.ndarray
     rhat: np.ndarray
     ess: np.ndarray
@@ -133,5 +133,7 @@ class ReportData:
     doubtful: DoubtfulColumns = DoubtfulColumns()
     lowest: TextTable | None = None
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by stage
+    chosen: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # those that are not the defaults
+    fast: Mapping[str, Sequence[str]] = field(default_factory=dict)  # the names of those that the preset fast set
     fingerprints: tuple[tuple[str, str], ...] = ()  # file and SHA-256
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -13,15 +13,19 @@ def size(data: ReportData) -> Check | None:
     subject = data.subject
     if not subject.n_train or not subject.n_features:
         return None
-    per_class = subject.n_train / max(1, len(subject.classes))
     wanted = max(_LEAST_TRAIN, _TRAIN_PER_FEATURE * subject.n_features)
-    classes = f" in {len(subject.classes)} classes" if subject.classes else ""
-    text = f"{subject.n_train:,} training rows{classes} for {subject.n_features:,} "
-    text += f"{'feature' if subject.n_features == 1 else 'features'}, {subject.n_rows:,} rows scored"
-    if per_class < wanted:
-        text += f": few; {wanted:,}{' a class' if classes else ''} would leave less to the model."
+    smallest = min(subject.classes, key=lambda name: subject.classes[name], default=None)
+    n_train = subject.n_train if smallest is None else subject.classes[smallest]
+    classes = f" in {_counted(len(subject.classes), 'class', 'classes')} (fewest: {n_train:,} of {smallest})"
+    text = f"{_counted(subject.n_train, 'training row')}{classes if smallest is not None else ''} for "
+    text += f"{_counted(subject.n_features, 'feature')}, {_counted(subject.n_rows, 'row')} scored"
+    n_whole = (data.metrics.get("rows") or {}).get("n_in_mean", subject.n_rows)
+    if n_whole < subject.n_rows:
+        text += f", {n_whole:,} of them complete and with a finite log-density"
+    if n_train < wanted:
+        text += f": few; {wanted:,}{' a class' if subject.classes else ''} would leave less to the model."
         return Check("Size", Level.FAIR, text, Cause.FEW)
-    if subject.n_rows < _LEAST_SCORED:
+    if n_whole < _LEAST_SCORED:
         return Check("Size", Level.FAIR, f"{text}: the means on this page are rough.", Cause.FEW)
     return Check("Size", Level.GOOD, f"{text}.")
 
@@ -52,5 +56,5 @@ def _some(items: list[str], most: int = 4) -> str:
     return ", ".join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def _counted(number: int, noun: str, plural: str | None = None) -> str:
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

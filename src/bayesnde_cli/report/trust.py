@@ -32,21 +32,25 @@ class Trust:
         return max((check.level for check in self.checks), default=Level.FAIR)
 
     @property
-    def causes(self) -> set[Cause]:
-        return {check.cause for check in self.checks if check.level is not Level.GOOD}
+    def causes(self) -> Cause:
+        found = Cause.NONE
+        for check in self.checks:
+            found |= check.cause if check.level is not Level.GOOD else Cause.NONE
+        return found
 
 
 def judge(data: ReportData) -> Trust:
     """The answer for a scored data set."""
-    looks: list[Callable[[ReportData], Check | None]] = [
-        reliable_rows, truth, baselines, typicality, held_out, by_heart, size, spikes, linear,
-    ]  # fmt: skip
-    checks = [check for check in (look(data) for look in looks) if check]
-    is_fit_known = any(data.metrics.get(name) for name in ("baselines", "typicality", "truth"))
-    if not is_fit_known:
+    fit = _found(data, truth, baselines, typicality)
+    if not fit:
         text = "Nothing says yet whether the model fits these rows."
-        checks.append(Check("Fit", Level.FAIR, text, Cause.UNKNOWN))
-    return Trust(tuple(checks))
+        fit = [Check("Fit", Level.FAIR, text, Cause.UNKNOWN)]
+    others = _found(data, held_out, by_heart, size, spikes, linear)
+    return Trust((*_found(data, reliable_rows), *fit, *others))
+
+
+def _found(data: ReportData, *looks: Callable[[ReportData], Check | None]) -> list[Check]:
+    return [check for check in (look(data) for look in looks) if check]
 
 
 def reliable_rows(data: ReportData) -> Check | None:
@@ -60,13 +64,19 @@ def reliable_rows(data: ReportData) -> Check | None:
     if not n:
         return None
     n_reliable = sum(verdicts.pop(name, 0) for name in _SOUND)
-    n_wide = verdicts.get(_WIDE, 0)
+    n_very_wide = rows.get("n_above_1_nat", 0)
+    n_wide = verdicts.get(_WIDE, 0) - n_very_wide
     n_doubtful = n - n_reliable - n_wide
     text = f"{n_reliable:,} of {n:,} rows ({share(n_reliable, n)}) are reliable: checked, and known to "
     text += f"{data.limits.mc_se:g} nats or better."
-    if verdicts:
-        text += f" The others: {', '.join(f'{count:,} {name}' for name, count in verdicts.items())}."
+    if n > n_reliable:
+        text += f" The others: {', '.join(f'{count:,} {name}' for name, count in verdicts.items() if count)}."
+    if n_very_wide:
+        text += f" Errors above 1 nat, which say little: {n_very_wide:,}."
     level = Level.POOR if n_doubtful > _MANY_ROWS * n else Level.FAIR
     if n - n_reliable <= _FEW_ROWS * n:
         level = Level.GOOD
-    return Check("Each number", level, text, Cause.ESTIMATES if n_doubtful > n_wide else Cause.PRECISION)
+    cause = Cause.ESTIMATES if n_doubtful > min(n_wide, _FEW_ROWS * n) else Cause.PRECISION
+    if n_wide > _MANY_ROWS * n:
+        cause |= Cause.PRECISION
+    return Check("Each number", level, text, cause)

@@ -1,21 +1,30 @@
 """`fit`: all stages in order, from a table to figures. Each goes on where it was stopped; what is done is skipped."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.config import DensityConfig, EvaluateConfig, PrepareConfig, RefineConfig, WarmstartConfig
+from bayesnde_cli.data.readers import sources_of
+from bayesnde_cli.errors import BadArtifact, SettingsDiffer, StaleArtifact
 from bayesnde_cli.stages import prepare
 from bayesnde_cli.stages.evaluate import Evaluated, run_evaluate
+from bayesnde_cli.stages.reading import describe_sources
 from bayesnde_cli.stages.reporting import Advance, Report
 from bayesnde_cli.stages.scoring import Asked, Scored, run_density
 from bayesnde_cli.stages.scoring.engine import EngineFactory
 from bayesnde_cli.stages.training import Trained, run_refine, run_warmstart
 
 STAGES = ("prepare", "warmstart", "refine", "density", "evaluate")
+Made = TypeVar("Made")
+_HINT = (
+    "add --restart to this command: this stage and those after it are made again, what is up to date is kept; "
+    "or keep it and use another run directory with `--run OTHER`"
+)
 
 
 class FitSettings(NamedTuple):
@@ -62,23 +71,46 @@ def run_fit(
     layout: RunLayout, data: Sequence[Path], settings: FitSettings, report: Report,
     *, stdin: BinaryIO, is_restart: bool, is_verbose: bool, factory: EngineFactory,
 ) -> Fitted:  # fmt: skip
-    """Run the stages that are not done."""
+    """Run the stages that are not done; a restart replaces those that were made with other settings or data."""
 
     def of(stage: str) -> Report:
         return _Numbered(report, f"{STAGES.index(stage) + 1}/{len(STAGES)}")
 
-    prepared = prepare.run(layout, data, settings.prepare, of("prepare"), stdin=stdin, is_restart=is_restart)
+    def score(is_restart: bool) -> Scored:
+        asked = Asked(is_restart=is_restart)
+        scored = run_density(layout, asked, settings.density, of("density"), factory=factory)
+        assert isinstance(scored, Scored)  # no shard was asked for
+        return scored
+
+    def evaluate(is_restart: bool) -> Evaluated:
+        return run_evaluate(layout, Asked(is_restart=is_restart), settings.evaluate, of("evaluate"), factory=factory)
+
+    made = partial(_made, is_restart=is_restart)
+    sources = sources_of(data, stdin=stdin)  # once: a pipe cannot be read again
+    inputs = describe_sources(sources, data)
+    prepared = made(partial(prepare.run_on, layout, sources, inputs, settings.prepare, of("prepare")))
     report.note(str(prepared))
-    started = run_warmstart(layout, settings.warmstart, of("warmstart"), is_restart=is_restart, is_verbose=is_verbose)
-    report.note(str(started))
-    refined = run_refine(layout, settings.refine, of("refine"), is_restart=is_restart, is_verbose=is_verbose)
+    train = partial(run_warmstart, layout, settings.warmstart, of("warmstart"), is_verbose=is_verbose)
+    report.note(str(made(train)))
+    refined = made(partial(run_refine, layout, settings.refine, of("refine"), is_verbose=is_verbose))
     report.note(str(refined))
-    asked = Asked(is_restart=is_restart)
-    scored = run_density(layout, asked, settings.density, of("density"), factory=factory)
-    assert isinstance(scored, Scored)  # no shard was asked for
+    scored = made(score)
     report.note(str(scored))
-    evaluated = run_evaluate(layout, asked, settings.evaluate, of("evaluate"), factory=factory)
+    evaluated = made(evaluate)
     return Fitted(str(layout.root), prepared, refined, scored, evaluated, _next_commands(layout))
+
+
+def _made(make: Callable[..., Made], *, is_restart: bool) -> Made:
+    """What a stage makes. A restart replaces what differs only: interrupted and typed again, it goes on."""
+    try:
+        return make(is_restart=False)
+    except (SettingsDiffer, StaleArtifact) as error:
+        if not is_restart:
+            raise type(error)(error.what, found=error.found, hint=_HINT) from error
+    except BadArtifact:
+        if not is_restart:
+            raise
+    return make(is_restart=True)
 
 
 def _next_commands(layout: RunLayout) -> list[str]:

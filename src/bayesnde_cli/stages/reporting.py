@@ -49,7 +49,7 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _is_number(cell: str) -> bool:
-    return not cell or _NUMBER.fullmatch(cell) is not None
+    return cell in ("", "–") or _NUMBER.fullmatch(cell) is not None
 
 
 def duration(seconds: float) -> str:

@@ -78,7 +78,7 @@ def run_status(layout: RunLayout, commands: Sequence[str], *, is_verifying: bool
     """
     statuses: list[StageStatus] = []
     for stage in STAGES:
-        set_names: Sequence[str | None] = (layout.sets(stage.name) or [TEST_SET]) if stage.is_per_set else [None]
+        set_names = sorted({TEST_SET, *layout.sets(stage.name)}) if stage.is_per_set else [None]
         statuses += [_stage_status(layout, stage, set_name, is_verifying) for set_name in set_names]
     return RunStatus(str(layout.root), tuple(statuses), _next_command(layout, statuses, commands))
 

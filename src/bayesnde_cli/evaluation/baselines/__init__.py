@@ -63,17 +63,21 @@ class Parts:
 def density_figures(
     name: str, parts: Parts, log_density: np.ndarray, is_outlier: np.ndarray | None, *, seed: int
 ) -> Figures:
-    """A density baseline on the evaluated rows, in the units of the file, beside the `log_density` of these rows."""
+    """A density baseline on the evaluated rows, in the units of the file, beside the `log_density` of these rows.
+
+    Means are over the `n` rows where both are finite.
+    """
     standard = parts.standardised()
     score, chosen = _scores(DENSITIES[name], standard, derive_seed(seed, name))
     found = score + standard.log_jacobian
-    finite = np.isfinite(found)
-    mean, se = mean_figures(found[finite])
+    both = np.isfinite(found) & np.isfinite(log_density)
+    mean, se = mean_figures(found[both])
     return {
+        "n": int(both.sum()),
         "mean_log_density": mean,
         "mean_log_density_se": se,
-        "n_not_finite": int((~finite).sum()),
-        **gain_figures(log_density, found),
+        "n_not_finite": int((~np.isfinite(found)).sum()),
+        **gain_figures(log_density[both], found[both]),
         "chosen": chosen,
         "outliers": None if is_outlier is None else outlier_figures(outlier_score(found), is_outlier),
     }
@@ -90,14 +94,20 @@ def _scores(fit: Fit, parts: Parts, seed: int) -> tuple[np.ndarray, Figures]:
     classes = parts.evaluated.classes
     if classes is None:
         fitted = fit(parts.train.cells, parts.validation.cells, seed)
-        return _scored(fitted, parts.evaluated.cells), fitted.chosen
+        return _scored(fitted, parts.evaluated.cells), _chosen(fitted, parts.train.cells)
     score = np.empty(len(classes))
     chosen = {}
     for index in np.unique(classes).tolist():
-        fitted = fit(parts.train.of_class(index), parts.validation.of_class(index), derive_seed(seed, index))
+        train = parts.train.of_class(index)
+        fitted = fit(train, parts.validation.of_class(index), derive_seed(seed, index))
         score[classes == index] = _scored(fitted, parts.evaluated.of_class(index))
-        chosen[parts.class_names[index]] = fitted.chosen
+        chosen[parts.class_names[index]] = _chosen(fitted, train)
     return score, chosen
+
+
+def _chosen(fitted: Fitted, train: np.ndarray) -> Figures:
+    """What was chosen, and of how many training rows the `n_fit_rows` are."""
+    return fitted.chosen | {"n_train_rows": len(train)}
 
 
 def _scored(fitted: Fitted, rows: np.ndarray) -> np.ndarray:

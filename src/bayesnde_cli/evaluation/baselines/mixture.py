@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from bayesnde_cli.evaluation.baselines.fitted import Fitted, some_rows
-from bayesnde_cli.evaluation.baselines.gaussian import RIDGE
+from bayesnde_cli.evaluation.baselines.gaussian import RIDGE, gaussian
 from bayesnde_cli.rng import derive_seed
 
 COMPONENTS = (1, 2, 3, 5, 8, 12, 20, 32, 50)
@@ -20,7 +20,9 @@ MOST_ROWS = 10_000
 
 
 def gaussian_mixture(train: np.ndarray, validation: np.ndarray, seed: int) -> Fitted:
-    """The mixture of the highest mean log-density on the validation rows."""
+    """The mixture of the highest mean log-density on the validation rows; of a single training row, a Gaussian."""
+    if len(train) < 2:
+        return gaussian(train, validation, seed)
     fitted_rows = some_rows(train, MOST_ROWS, seed)
     best: Any = None
     best_score = -np.inf

@@ -11,7 +11,7 @@ from bayesnde_cli.report.colours import FIRST, SECOND
 from bayesnde_cli.report.fit_checks import baseline_name
 from bayesnde_cli.report.frame import WIDTH, Frame, axis, named_axis
 from bayesnde_cli.report.marks import level_whiskers, points
-from bayesnde_cli.report.markup import Markup, tag
+from bayesnde_cli.report.markup import NO_BREAK, Markup, tag
 from bayesnde_cli.report.numerals import nats, numeral, share, with_error
 from bayesnde_cli.report.report_data import ReportData
 from bayesnde_cli.report.tables import table
@@ -50,10 +50,12 @@ def _tiles(found: Mapping[str, Any]) -> Markup:
         tiles.append(("rank correlation", numeral(truth["spearman"], 4), "with the true log-density (Spearman)"))
         tiles.append(("error", numeral(truth.get("rmse"), 3), "nats, root mean square against the truth"))
     if outliers.get("auroc") is not None:
-        n = f"{outliers['n_outliers']:,} outliers among {rows.get('n', 0):,} rows"
+        n = f"{outliers['n_outliers']:,} outliers among {outliers['n']:,} rows"
         tiles.append(("AUROC", numeral(outliers["auroc"], 4), n))
     if found.get("accuracy") is not None:
-        tiles.append(("accuracy", share(found["accuracy"], 1.0), "class of highest density"))
+        error = f"±{NO_BREAK}{numeral(200 * found['accuracy_se'], 2)}{NO_BREAK}% (2 standard errors)"
+        text = f"{error}, class of highest density, {found['confusion_matrix']['n']:,} rows"
+        tiles.append(("accuracy", share(found["accuracy"], 1.0), text))
     boxes = [
         tag(
             "div",
@@ -72,15 +74,19 @@ def _mean_tiles(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     if mean is None:
         reason = (found.get("reasons") or {}).get("mean_log_density", "not finite")
         return [("mean log-density", numeral(None), reason)]
-    n_incomplete = (found.get("rows") or {}).get("n_incomplete")
+    rows = found.get("rows") or {}
+    n_incomplete, n_doubtful = rows.get("n_incomplete"), rows.get("n", 0) - rows.get("n_reliable", 0)
     text = "nats a row, units of the file, ± 2 standard errors"
     text += f"; rows left out for missing cells: {n_incomplete:,}" if n_incomplete else ""
+    mc_se = found.get("mean_log_density_mc_se")
+    mc_text = "nats, 2 standard errors"
+    mc_text += f"; may be too low for rows that are not reliable: {n_doubtful:,}" if n_doubtful else ""
+    scaled = with_error(found.get("mean_log_density_scaled"), found.get("mean_log_density_scaled_se"))
     return [
         ("mean log-density", with_error(mean, found.get("mean_log_density_se")), text),
-        ("of which Monte Carlo", f"± {numeral(2 * (found.get('mean_log_density_mc_se') or 0.0), 2)}",
-         "nats, 2 standard errors"),
-        ("in the model's space", nats(found.get("mean_log_density_scaled")), "nats a row, after scaling"),
-    ]  # fmt: skip
+        ("of which Monte Carlo", numeral(None) if mc_se is None else f"±{NO_BREAK}{numeral(2 * mc_se, 2)}", mc_text),
+        ("in the model's space", scaled, "nats a row, after scaling"),
+    ]
 
 
 def _comparison(found: Mapping[str, Any]) -> list[Markup]:
@@ -140,15 +146,18 @@ def _outliers(found: Mapping[str, Any]) -> list[Markup]:
         for name, item in (found.get("baselines") or {}).items()
         if item and (item.get("outliers") or {}).get("auroc") is not None
     }
-    ranked = sorted({_OURS: ours} | others, key=lambda name: -({_OURS: ours} | others)[name]["auroc"])
+    chosen = {name: _chosen(item.get("chosen")) for name, item in (found.get("baselines") or {}).items()}
+    methods = {_OURS: ours} | others
+    ranked = sorted(methods, key=lambda name: -methods[name]["auroc"])
     rows = [
-        (_label(name), *(numeral(({_OURS: ours} | others)[name].get(figure), 3) for figure in _OUTLIER_FIGURES))
+        (_label(name), *(numeral(methods[name].get(figure), 3) for figure in _OUTLIER_FIGURES), chosen.get(name, ""))
         for name in ranked
     ]
-    header = ("estimator", "AUROC", "average precision", "precision at k")
+    header = ("estimator", "AUROC", "average precision", "precision at k", "chosen for it")
     text = f"The {ours['n_outliers']:,} labelled outliers were not told to any estimator as such; k is their number. "
     text += "A density knows what is rare; whether what is rare is what somebody called an outlier, it cannot know."
-    return [tag("h3", "Outliers found by low density"), table(header, rows, strong=ranked.index(_OURS)), note(text)]
+    shown = table(header, rows, strong=ranked.index(_OURS), words=(0, 4))
+    return [tag("h3", "Outliers found by low density"), shown, note(text)]
 
 
 def _classes(found: Mapping[str, Any]) -> list[Markup]:
@@ -194,11 +203,14 @@ def _own_rows(found: Mapping[str, Any]) -> list[Markup]:
             tag("h3", "Log-densities in the model's space, of these rows and of rows that the model makes"),
             table(("", "mean", *(f"{name} %" for name in quantiles)), rows),
         ]
-    generation = {name: value for name, value in (found.get("generation") or {}).items() if isinstance(value, float)}
-    if generation:
-        rows = [(name.replace("_", " "), numeral(value, 3)) for name, value in generation.items()]
-        parts.append(folded("Eight distances between these rows and generated ones (0 is best)",
-                            table(("distance", "value"), rows)))  # fmt: skip
+    generation = found.get("generation") or {}
+    if own := generation.get("of_itself"):
+        rows = [(name.replace("_", " "), numeral(generation[name], 3), numeral(own[name], 3)) for name in own]
+        text = "Even two samples of one distribution are not at distance 0. A perfect model comes to about the second "
+        text += "column: as many rows of the model as there are of these, against the same generated ones."
+        parts.append(folded("Eight distances between these rows and generated ones",
+                            table(("distance", "these rows", "two samples of the model itself"), rows),
+                            note(text)))  # fmt: skip
     return parts
 
 
@@ -214,11 +226,15 @@ def _label(name: str) -> str:
 
 def _chosen(chosen: Mapping[str, Any] | None) -> str:
     """What was chosen, in a few words; choices of each class are too many for a cell."""
-    if not chosen or any(isinstance(value, Mapping) for value in chosen.values()):
-        return "by class" if chosen else ""
-    words = [
+    if not chosen:
+        return ""
+    by_class = [value for value in chosen.values() if isinstance(value, Mapping)]
+    words = ["by class"] if by_class else [
         f"{name.replace('_', ' ')} {numeral(value, 3) if isinstance(value, float) else value}"
         for name, value in chosen.items()
         if not name.startswith("n_")  # counts of rows
-    ]
-    return ", ".join(words)
+    ]  # fmt: skip
+    n_fit, n_train = (
+        sum(item.get(name, 0) for item in by_class or [chosen]) for name in ("n_fit_rows", "n_train_rows")
+    )
+    return ", ".join([*words, *([f"fitted to {n_fit:,} of {n_train:,} rows"] if n_fit < n_train else [])])

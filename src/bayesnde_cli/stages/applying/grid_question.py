@@ -13,6 +13,8 @@ from bayesnde_cli.errors import BadUsage
 from bayesnde_cli.stages.applying.axis import Axis, axis_at, axis_between
 from bayesnde_cli.stages.applying.fitted_run import FittedRun
 
+# Points of an axis: 25 million of a grid are held at once.
+_MOST_POINTS = 5000
 # The range of an axis, if none is given: that of all training rows but this share at either end, and a margin.
 _LEFT_OUT = 0.005
 _MARGIN = 0.1
@@ -23,8 +25,12 @@ def grid_axes(run: FittedRun, names: Sequence[str], n_points: int, between: str 
     first, second = (_feature(run, name, "a grid") for name in names)
     if first.name == second.name:
         raise BadUsage("a grid needs two columns", found=f"'{first.name}' twice", hint="name another column")
-    if n_points < 2:
-        raise BadUsage("--points must be 2 at least", found=f"--points {n_points}", hint="the default is 100")
+    if not 2 <= n_points <= _MOST_POINTS:
+        raise BadUsage(
+            f"--points must be 2 at least and {_MOST_POINTS:,} at most",
+            found=f"--points {n_points}",
+            hint="the default is 100",
+        )
     ranges = [_usual_range(run, feature) for feature in (first, second)] if between is None else _ranges(between)
     for feature in (first, second):
         if between is not None and feature.kind is Kind.CATEGORICAL:
@@ -40,18 +46,25 @@ def held_columns(run: FittedRun, rules: Sequence[str], grid: Sequence[Axis]) -> 
     """The columns that `--at COL=VALUE` holds at a value, each as an axis of one point."""
     held: list[Axis] = []
     for rule in rules:
-        name, sign, word = rule.partition("=")
-        if not sign:
-            raise BadUsage(f"--at {rule} names no value", found="no =", hint=f"write for instance --at {rule}=1")
-        feature = _feature(run, name.strip(), "--at")
+        name, word = _name_and_value(rule, run.schema.roles.features)
+        feature = _feature(run, name, "--at")
         if feature.name in [axis.feature.name for axis in (*grid, *held)]:
             raise BadUsage(
                 f"--at: column '{feature.name}' is on the grid, or held, already",
                 found=f"--at {rule}",
                 hint="hold another column",
             )
-        held.append(axis_at(feature, np.array([_place(feature, word.strip())])))
+        held.append(axis_at(feature, np.array([_place(feature, word)])))
     return held
+
+
+def _name_and_value(rule: str, names: Sequence[str]) -> tuple[str, str]:
+    """The two sides of `COL=VALUE`. Both may have a = of their own: the longest column that is there is meant."""
+    splits = [(rule[:at].strip(), rule[at + 1 :].strip()) for at, char in enumerate(rule) if char == "="]
+    if not splits:
+        raise BadUsage(f"--at {rule} names no value", found="no =", hint=f"write for instance --at {rule}=1")
+    known = [split for split in splits if split[0] in names]
+    return known[-1] if known else splits[0]
 
 
 def _feature(run: FittedRun, name: str, where: str) -> Feature:

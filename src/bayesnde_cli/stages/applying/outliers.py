@@ -43,8 +43,9 @@ class Wanted:
     n_observed: int | None = None  # of the rows that are ranked; None: all cells
 
     def n_rows(self, n_ranked: int) -> int:
-        asked = math.ceil(self.quantile * n_ranked) if self.quantile is not None else self.top or 0
-        return min(asked, n_ranked)
+        if self.quantile is None:
+            return min(self.top or 0, n_ranked)
+        return math.ceil(round(self.quantile * n_ranked, 9)) or 1  # 0.07 * 100 is a little more than 7
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from bayesnde_cli.data.schema import Schema
 from bayesnde_cli.evaluation.baselines import DENSITIES, DETECTORS, Part, Parts, density_figures, detector_figures
 from bayesnde_cli.evaluation.figures import Figures
 from bayesnde_cli.stages.evaluate.rows import TableRows
-from bayesnde_cli.stages.reporting import Report, counted
+from bayesnde_cli.stages.reporting import Report
 
 # The mixture once more where the columns have gone through their own distributions, as the model sees them.
 SCALED_MIXTURE = "gaussian_mixture_scaled"
@@ -53,11 +53,8 @@ def baseline_figures(schema: Schema, tables: Tables, log_density: np.ndarray, *,
     return figures
 
 
-def why_no_baselines(schema: Schema, evaluated: TableRows) -> str | None:
-    """Why the baselines have no density for these rows, if they have none."""
-    n_gaps = int((~evaluated.is_complete).sum())
-    if n_gaps:
-        return f"{counted(n_gaps, 'row')} with missing cells"
+def why_no_baselines(schema: Schema) -> str | None:
+    """Why baselines have no density in these columns, if they have none."""
     for feature in schema.features:
         if feature.kind is not Kind.CONTINUOUS and feature.map.noise is None:
             return f"column '{feature.name}' is {feature.kind} and without noise: it has no continuous density"

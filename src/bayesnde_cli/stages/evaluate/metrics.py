@@ -14,6 +14,7 @@ from bayesnde_cli.evaluation.figures import Figures
 from bayesnde_cli.evaluation.outliers import outlier_figures, outlier_score
 from bayesnde_cli.evaluation.scores import log_density_figures
 from bayesnde_cli.evaluation.truth import truth_figures
+from bayesnde_cli.inference.verdicts import ERROR_ABOVE_TARGET, VERDICTS
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.stages.evaluate.accuracy import class_accuracy
 from bayesnde_cli.stages.evaluate.comparing import Tables, baseline_figures, why_no_baselines
@@ -26,6 +27,8 @@ from bayesnde_cli.stages.scoring.engine import EngineFactory
 
 METRICS_SCHEMA, METRICS_VERSION = "metrics", 1
 _ALL_GAPS = "every row has missing cells"
+# An error with which a log-density says little, in nats.
+_VERY_WIDE = 1.0
 
 
 def make_metrics(job: EvaluateJob, model: Model, factory: EngineFactory, report: Report) -> dict[str, Any]:
@@ -65,19 +68,27 @@ class _Evaluation:
 
     def counts(self) -> Figures:
         scores = self.scores
+        is_wide = (scores.verdict == ERROR_ABOVE_TARGET) & (scores.mc_se > _VERY_WIDE)
         return {
             "set": self.job.set_name,
             "n": len(scores.row_id),
             "n_reliable": int(scores.reliable.sum()),
             "n_not_finite": int((~np.isfinite(scores.log_density)).sum()),
             "n_incomplete": int((~self.rows.is_complete).sum()),
-            "verdicts": dict(Counter(scores.verdict.tolist()).most_common()),
+            "n_in_mean": int(self.in_mean.sum()),
+            "n_above_1_nat": int(is_wide.sum()),
+            "verdicts": {**dict.fromkeys(VERDICTS, 0), **Counter(scores.verdict.tolist())},
             "sha256": self.rows.sha256(),
         }
 
+    @property
+    def in_mean(self) -> np.ndarray:
+        """Rows of the mean: whole ones, as densities of other cells are other quantities, with a finite log-density."""
+        return self.rows.is_complete & np.isfinite(self.scores.log_density)
+
     def mean(self, chosen: np.ndarray) -> Figures:
-        """The mean log-density of some rows, of those that are whole: densities of other cells are other quantities."""
-        scores, chosen = self.scores, chosen & self.rows.is_complete
+        """The mean log-density of some rows."""
+        scores, chosen = self.scores, chosen & self.in_mean
         return log_density_figures(scores.log_density[chosen], scores.log_density_scaled[chosen], scores.mc_se[chosen])
 
     def mean_of_all(self) -> Figures:
@@ -91,7 +102,7 @@ class _Evaluation:
             self.reasons["classes"] = "the model has no condition"
             return None
         return {
-            name: {"n": int((classes == index).sum()), **self.mean(classes == index)}
+            name: {"n": int((self.in_mean & (classes == index)).sum()), **self.mean(classes == index)}
             for index, name in enumerate(self.schema.classes)
         }
 
@@ -99,13 +110,15 @@ class _Evaluation:
         if self.rows.truth is None:
             self.reasons["truth"] = "the rows have no true log-density"
             return None
-        return truth_figures(self.scores.log_density, self.rows.truth)
+        kept = self.rows.is_complete
+        return truth_figures(self.scores.log_density[kept], self.rows.truth[kept])
 
     def outliers(self) -> Figures | None:
         if self.rows.is_outlier is None:
             self.reasons["outliers"] = "the rows have no outlier label"
             return None
-        return outlier_figures(outlier_score(self.scores.log_density), self.rows.is_outlier)
+        kept = self.rows.is_complete
+        return outlier_figures(outlier_score(self.scores.log_density[kept]), self.rows.is_outlier[kept])
 
     def accuracy(self, factory: EngineFactory) -> Figures:
         if self.rows.classes is not None and self.job.config.accuracy_rows:
@@ -131,13 +144,13 @@ class _Evaluation:
         }
 
     def baselines(self) -> Figures | None:
-        job, schema = self.job, self.schema
-        reason = why_no_baselines(schema, self.rows) if job.config.baselines else "not asked for"
+        job, schema, kept = self.job, self.schema, self.rows.is_complete
+        reason = why_no_baselines(schema) if kept.any() else _ALL_GAPS
+        reason = reason if job.config.baselines else "not asked for"
         if reason:
             self.reasons["baselines"] = reason
             return None
         train, validation = (split_rows(job.layout, schema, split) for split in ("train", "validation"))
         seed = derive_seed(job.seed, "evaluate", "baselines")
-        return baseline_figures(
-            schema, Tables(train, validation, self.rows), self.scores.log_density, seed=seed, report=self.report
-        )
+        tables = Tables(train, validation, self.rows.of(kept))
+        return baseline_figures(schema, tables, self.scores.log_density[kept], seed=seed, report=self.report)

@@ -8,6 +8,8 @@ from typing import Any
 from bayesnde_cli.stages.reporting import aligned, counted
 
 Found = Mapping[str, Any]
+# From here on a number is written with a power of ten.
+_LARGE = 1e6
 
 
 @dataclass(frozen=True)
@@ -26,15 +28,18 @@ class Evaluated:
         rows = self.metrics["rows"]
         first = f"{self.file}: {counted(rows['n'], 'row')}, {rows['n_reliable']:,} reliable"
         lines = [f"{first} (up to date)" if self.is_up_to_date else first, *_sentences(self.metrics)]
-        return "\n".join([*lines, f"report: {self.report}", "", _table(self.metrics)])
+        tables = [_table(self.metrics), *([_by_class(self.metrics)] if self.metrics["classes"] else [])]
+        return "\n".join([*lines, f"report: {self.report}", *(f"\n{table}" for table in tables)])
 
 
 def _sentences(metrics: Found) -> Iterator[str]:
     rows, mean = metrics["rows"], metrics["mean_log_density"]
     if mean is not None:
-        error = f" ± {_shown(metrics['mean_log_density_se'], 2.0)}"
         part = f"of which Monte-Carlo: {_shown(metrics['mean_log_density_mc_se'], 2.0)}"
-        yield f"mean log-density: {mean:.4f}{error} (units of the file, ± 2 standard errors, {part})"
+        n_doubtful = rows["n"] - rows["n_reliable"]
+        part += f", which may be too low for {counted(n_doubtful, 'row')} not reliable" if n_doubtful else ""
+        yield f"mean log-density: {_with_error(metrics)} (units of the file, ± 2 standard errors, {part})"
+        yield f"in the model's space: {_with_error(metrics, 'mean_log_density_scaled')}"
         if n_incomplete := rows.get("n_incomplete"):  # the first documents did not count them
             yield f"left out of the mean: {counted(n_incomplete, 'row')} with missing cells"
     elif reason := metrics["reasons"].get("mean_log_density"):
@@ -47,10 +52,10 @@ def _sentences(metrics: Found) -> Iterator[str]:
             f"RMSE {_shown(truth['rmse'])}, mean difference {_shown(truth['mean_difference'])}"
         )
     if metrics["accuracy"] is not None:
-        yield f"accuracy of the likeliest class: {metrics['accuracy']:.4f} ± {_shown(metrics['accuracy_se'], 2.0)}"
+        n = counted(metrics["confusion_matrix"]["n"], "row")
+        yield f"accuracy of the likeliest class: {_with_error(metrics, 'accuracy')} ({n})"
     if typicality := metrics["typicality"]:
-        ks, p_value = typicality["ks"], typicality["ks_p_value"]
-        yield f"typicality: {typicality['verdict']}" + ("" if ks is None else f" (KS {ks:.4f}, p = {p_value:.2g})")
+        yield f"typicality: {typicality['verdict']}{_tests(typicality)}"
     if reason := metrics["reasons"].get("baselines"):
         yield f"no baselines: {reason}"
 
@@ -76,16 +81,43 @@ def _table(metrics: Found) -> str:
     return aligned(header, lines)
 
 
+def _by_class(metrics: Found) -> str:
+    """The mean log-density of each class, a line each."""
+    lines = [
+        [name, f"{found['n']:,}", _shown(found["mean_log_density"]), _shown(found["mean_log_density_se"], 2.0)]
+        for name, found in metrics["classes"].items()
+    ]
+    return aligned(["class", "rows", "mean log-density", "± 2 s.e."], lines)
+
+
+def _tests(found: Found) -> str:
+    """Both tests of typicality; the first documents have no second one."""
+    if found["ks"] is None:
+        return ""
+    text = f"{counted(found['rows']['n'], 'row')}, KS {found['ks']:.4f}, p = {found['ks_p_value']:.2g}"
+    if "n_below_all" in found:
+        text += (
+            f"; {found['n_below_all']:,} less likely than all of the model's, p = {found['n_below_all_p_value']:.2g}"
+        )
+    return f" ({text})"
+
+
 def _descending(found: Found) -> float:
     mean = found.get("mean_log_density")
     return math.inf if mean is None else -mean
 
 
 def _gain(found: Found) -> str:
-    if found.get("gain") is None:
-        return ""
-    return f"{found['gain']:.4f} ± {_shown(found['gain_se'], 2.0)}"
+    return "" if found.get("gain") is None else _with_error(found, "gain")
+
+
+def _with_error(found: Found, name: str = "mean_log_density") -> str:
+    """A figure with two standard errors, if there are any."""
+    se = found.get(f"{name}_se")
+    return _shown(found[name]) + ("" if se is None else f" ± {_shown(se, 2.0)}")
 
 
 def _shown(value: float | None, times: float = 1.0) -> str:
-    return "" if value is None else f"{times * value:.4f}"
+    if value is None:
+        return "–"
+    return f"{times * value:.4f}" if abs(times * value) < _LARGE else f"{times * value:.3e}"

@@ -14,18 +14,27 @@ from bayesnde_cli.training.diagnostics import class_weighted, diagnose, diagnose
 
 
 def generation_figures(model: Model, rows: Rows, config: EvaluateConfig, class_names: Sequence[str]) -> Figures:
-    """The paper's eight diagnostics (S4) of simulated rows; with classes within each, and their weighted mean."""
+    """The paper's eight diagnostics (S4) of simulated rows; with classes within each, and their weighted mean.
+
+    `of_itself` has the same of as many rows of the model as there are real ones: what a perfect model comes to.
+    """
     seed = _seed(config, "generation")
     real = rows.sample(config.generated_rows, seed)
     y = labels_like(real.y, config.generated_rows)
     generated = model.simulate(config.generated_rows if y is None else len(y), y, seed)
+    own = model.simulate(len(real.x), real.y, derive_seed(seed, "of itself"))
     counts = {"n_rows": len(real.x), "n_generated": len(generated)}
     if real.y is None or y is None:
-        return counts | _checked(diagnose(real.x, generated, seed=seed))
-    real_class = real.y.argmax(axis=1)
-    by_class = diagnose_by_class(real.x, generated, real_class=real_class, generated_class=y.argmax(axis=1), seed=seed)
-    whole = _checked(class_weighted(by_class, real_class))
-    return counts | whole | {"classes": {class_names[index]: _checked(found) for index, found in by_class.items()}}
+        whole, of_itself = (_checked(diagnose(x, generated, seed=seed)) for x in (real.x, own))
+        return counts | whole | {"of_itself": of_itself}
+    classes, generated_class = real.y.argmax(axis=1), y.argmax(axis=1)
+    found = [
+        diagnose_by_class(x, generated, real_class=classes, generated_class=generated_class, seed=seed)
+        for x in (real.x, own)
+    ]
+    whole, of_itself = (_checked(class_weighted(by_class, classes)) for by_class in found)
+    by_name = {class_names[index]: _checked(by_class) for index, by_class in found[0].items()}
+    return counts | whole | {"of_itself": of_itself, "classes": by_name}
 
 
 def own_density_figures(model: Model, rows: Rows, config: EvaluateConfig) -> Figures:

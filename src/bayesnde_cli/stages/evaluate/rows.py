@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +35,11 @@ class TableRows:
     def is_complete(self) -> np.ndarray:
         """Which rows have all their cells, (rows,) bool."""
         return ~np.isnan(self.values).any(axis=1)
+
+    def of(self, kept: np.ndarray) -> "TableRows":
+        """Some of the rows, (rows,) bool."""
+        arrays = {name: array[kept] for name, array in vars(self).items() if array is not None}
+        return replace(self, **arrays)
 
     def sha256(self) -> str:
         """The hash of the cells as in the file, row by row, each a little-endian float64."""

@@ -62,8 +62,15 @@ def run(
 ) -> Prepared:
     """Prepare the rows of one or several files in the run directory."""
     sources = sources_of(data, stdin=stdin)
+    return run_on(layout, sources, describe_sources(sources, data), config, report, is_restart=is_restart)
+
+
+def run_on(
+    layout: RunLayout, sources: Sequence[Source], inputs: dict[str, dict[str, Any]], config: PrepareConfig,
+    report: Report, *, is_restart: bool,
+) -> Prepared:  # fmt: skip
+    """Prepare the rows of sources, which the manifest records as `inputs`."""
     with workplace(layout, STAGE) as place:
-        inputs = describe_sources(sources, data)
         identity = {"settings": config.as_dict(), "data": {name: entry["sha256"] for name, entry in inputs.items()}}
         if not is_restart and manifests.stage_state(layout, STAGE, identity, deep=True) is StageState.UP_TO_DATE:
             return _prepared(layout, manifests.read(layout.manifest_file(STAGE)).run_id, is_up_to_date=True)

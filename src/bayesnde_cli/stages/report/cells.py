@@ -24,6 +24,6 @@ def scaled_places(column: ColumnMap, y: np.ndarray) -> np.ndarray:
     noise = column.noise
     if noise is None:
         return column.forward(y)[0]
-    value = noise.remove(y)
+    value = column.to_value(y)  # an edge between two cells belongs to one that is there
     fraction = np.clip((y - value - noise.low) / noise.width, _EDGE, 1 - _EDGE)
     return column.forward(value, fraction)[0]

@@ -19,6 +19,7 @@ from bayesnde_cli.report.report_data import Limits, ReportData, Subject
 from bayesnde_cli.stages.evaluate.model import Model
 from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA
 from bayesnde_cli.stages.reading import read_schema
+from bayesnde_cli.stages.report.chosen_settings import chosen_settings, fast_settings
 from bayesnde_cli.stages.report.doubtful_columns import doubtful_columns
 from bayesnde_cli.stages.report.model_view import ModelView
 from bayesnde_cli.stages.report.scored_rows import lowest_rows, read_scored
@@ -36,7 +37,7 @@ def collect(layout: RunLayout, set_name: str, metrics: Mapping[str, Any], model:
     view = ModelView(model, layout, schema, seed=made["density"].seed)
     columns = view.columns(scored.x_scaled)
     return ReportData(
-        subject=_subject(layout, set_name, schema, made, model.latent_dim),
+        subject=_subject(layout, set_name, schema, made, view),
         metrics=metrics,
         training=tuple(read_training(layout, made[stage]) for stage in _TRAINING if _has_history(layout, made, stage)),
         rows=scored.rows,
@@ -47,6 +48,8 @@ def collect(layout: RunLayout, set_name: str, metrics: Mapping[str, Any], model:
         doubtful=doubtful_columns(schema, view.x_train),
         lowest=lowest_rows(layout, set_name, schema),
         settings={stage: manifest.config for stage, manifest in made.items()},
+        chosen=chosen_settings(made),
+        fast=fast_settings(made),
         fingerprints=_fingerprints(layout, made),
         versions=made["density"].packages | {"python": made["density"].python, "platform": made["density"].platform},
     )
@@ -64,7 +67,7 @@ def _has_history(layout: RunLayout, made: Mapping[str, Manifest], stage: str) ->
 
 
 def _subject(
-    layout: RunLayout, set_name: str, schema: Schema, made: Mapping[str, Manifest], latent_dim: int
+    layout: RunLayout, set_name: str, schema: Schema, made: Mapping[str, Manifest], view: ModelView
 ) -> Subject:
     table = _user_files(made["prepare"])
     files = table if set_name == TEST_SET else _user_files(made["density"])
@@ -75,7 +78,7 @@ def _subject(
         "Data": listed(files) or "standard input",
         "Rows": f"{n_split['train']:,} training, {n_split['validation']:,} validation, {n_rows:,} scored ({set_name})",
         "Columns": _columns_in_words(schema),
-        "Model": f"{counted(latent_dim, 'latent')}{_layers_in_words(made.get('warmstart'))}",
+        "Model": f"{counted(view.latent_dim, 'latent')}{_layers_in_words(made.get('warmstart'))}",
         "Time": ", ".join(
             f"{stage} {duration(_seconds(manifest))}" for stage, manifest in made.items() if manifest.started
         ),
@@ -93,7 +96,7 @@ def _subject(
         n_validation=n_split["validation"],
         n_rows=n_rows,
         n_features=len(schema.features),
-        classes=schema.classes,
+        classes=dict(zip(schema.classes, view.n_train_by_class, strict=True)),
         facts=tuple(facts.items()),
     )
 

@@ -40,6 +40,16 @@ class ModelView:
         """The training rows in the model's space, (rows, p) float32."""
         return self._splits["train"].x
 
+    @property
+    def n_train_by_class(self) -> list[int]:
+        """The training rows of each class; without a condition there is none."""
+        y = self._splits["train"].y
+        return [] if y is None else [int(n) for n in y.sum(axis=0, dtype=np.float64)]
+
+    @property
+    def latent_dim(self) -> int:
+        return self._model.latent_dim
+
     def columns(self, x_scaled: np.ndarray) -> tuple[Column, ...]:
         """The columns to show: all, or those in which generated rows differ most from these. (rows, p)."""
         real, generated = (file_cells(self._schema, rows) for rows in (x_scaled, self._generated()))

@@ -16,6 +16,7 @@ from bayesnde_cli.report.report_data import ScoredRows, TextTable
 from bayesnde_cli.rng import bits_at
 from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA
 from bayesnde_cli.stages.report.cells import file_cells
+from bayesnde_cli.stages.reporting import counted
 from bayesnde_cli.stages.scoring.density_table import DENSITY_SCHEMA
 from bayesnde_cli.stages.scoring.rows import STAGED_SCHEMA
 
@@ -24,7 +25,7 @@ _MOST_ROWS = 5000
 _N_LOWEST = 10
 # Columns of the table of lowest rows, beside ours.
 _MOST_COLUMNS = 40
-_FIGURES = ("log_density", "mc_se", "rhat_max", "ess_min", "verdict")
+_FIGURES = ("log_density", "mc_se", "rhat_max", "ess_min", "verdict", "n_observed")
 
 
 class Scored(NamedTuple):
@@ -45,7 +46,7 @@ def read_scored(layout: RunLayout, set_name: str, schema: Schema) -> Scored:
     figures = {name: table[name].to_numpy() for name in table.column_names}
     is_outlier = figures.get(schema.roles.outlier_label or "")
     rows = ScoredRows(
-        log_density=figures["log_density"],
+        log_density=np.where(figures["n_observed"] == len(schema.features), figures["log_density"], np.nan),
         mc_se=figures["mc_se"],
         rhat=figures["rhat_max"],
         ess=figures["ess_min"],
@@ -57,13 +58,14 @@ def read_scored(layout: RunLayout, set_name: str, schema: Schema) -> Scored:
 
 
 def lowest_rows(layout: RunLayout, set_name: str, schema: Schema) -> TextTable:
-    """The rows of lowest density, lowest first, with their own columns as they were read."""
-    log_density = _column(layout.density_file(set_name), "log_density")
+    """The whole rows of lowest density, lowest first, with their own columns as they were read."""
+    path = layout.density_file(set_name)
+    is_whole = _column(path, "n_observed") == len(schema.features)
+    log_density = np.where(is_whole, _column(path, "log_density"), np.nan)
     order = np.argsort(log_density, kind="stable")  # NaN last
     order = order[~np.isnan(log_density[order])][:_N_LOWEST]
     position = np.sort(order)
     back = np.argsort(np.argsort(order, kind="stable"), kind="stable")  # from the order of the file to that of density
-    path = layout.density_file(set_name)
     labels = [name for name in schema.roles.labels if name in _names(path, DENSITY_SCHEMA)]
     found = _take(path, DENSITY_SCHEMA, ["row_id", "log_density", "mc_se", "verdict", *labels], position).take(back)
     names = [feature.name for feature in schema.features][:_MOST_COLUMNS]
@@ -74,8 +76,10 @@ def lowest_rows(layout: RunLayout, set_name: str, schema: Schema) -> TextTable:
         for row, own in zip(found.to_pylist(), cells, strict=True)
     ]  # fmt: skip
     n_left = len(schema.features) - len(names)
-    note = f"The first {len(names)} of {len(schema.features)} features." if n_left else ""
-    return TextTable(("row", "log-density", "± se", "verdict", *labels, *names), tuple(rows), note)
+    notes = [f"The first {len(names)} of {len(schema.features)} features."] if n_left else []
+    if n_gaps := int((~is_whole).sum()):
+        notes.append(f"Left out for missing cells, as their density is another quantity: {counted(n_gaps, 'row')}.")
+    return TextTable(("row", "log-density", "± se", "verdict", *labels, *names), tuple(rows), " ".join(notes))
 
 
 def _user_cells(layout: RunLayout, set_name: str, schema: Schema, position: np.ndarray) -> np.ndarray:

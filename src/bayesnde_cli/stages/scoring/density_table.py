@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from bayesnde_cli.inference.verdicts import NO_CELLS
 from bayesnde_cli.stages.scoring.rows import BlockRows
 
 DENSITY_SCHEMA, DENSITY_VERSION = "density", 1
@@ -26,8 +27,6 @@ _FIGURES = {
 }
 _SPENT = {"n_gradients": pa.int64(), "n_likelihoods": pa.int64()}
 
-# A row without any cell: its density is the integral of the prior, exactly 1.
-NO_CELLS = "no cells"
 _OF_NO_CELLS = {
     "log_density_scaled": 0.0,
     "mc_se": 0.0,

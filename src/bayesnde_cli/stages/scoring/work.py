@@ -40,8 +40,8 @@ class Work(ABC):
         return self.opened.device
 
     def seed(self, block: int) -> int:
-        """The seed of a block: its address."""
-        return derive_seed(self.plan.seed, self.plan.stage, self.plan.set_name, block)
+        """The seed of a block: its address. The set has no part in it: equal rows give equal bits in any file."""
+        return derive_seed(self.plan.seed, self.plan.stage, block)
 
     @property
     @abstractmethod

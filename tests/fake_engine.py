@@ -49,7 +49,8 @@ class FakeEngine:
         gradients = np.full(n_rows, self.config.draws * self.config.leapfrogs, np.int64)
         return Draws(z.astype(np.float32), rng.uniform(size=n_rows).astype(np.float32),
                      rng.integers(0, 3, n_rows).astype(np.int32), rng.uniform(size=n_rows).astype(np.float32),
-                     gradients, rng.uniform(size=n_rows).astype(np.float32))  # fmt: skip
+                     gradients, rng.uniform(size=n_rows).astype(np.float32),
+                     rng.normal(size=(n_rows, 2, N_LATENT)).astype(np.float32))  # fmt: skip
 
     def diagnostics(self, draws: Draws) -> dict[str, np.ndarray]:
         spread = draws.z.std(axis=(1, 2)).max(axis=1).astype(np.float64)
@@ -68,6 +69,7 @@ class FakeEngine:
         log_density = _digest(rows) + draws.z.astype(np.float64).mean(axis=(1, 2, 3))
         # All rows of the block, those that fill it up included: a block must always be filled up in the same way.
         log_density = log_density + 1e-3 * log_density.sum() + 1e-3 * draws.z.sum(dtype=np.float64)
+        log_density = log_density + 1e-3 * draws.modes.astype(np.float64).sum(axis=(1, 2))
         log_density[:1] = np.nan if self.loses_first else log_density[:1]
         reliable = rng.uniform(size=n_rows) > 0.2
         verdict = np.where(reliable, "reliable", "wide error")

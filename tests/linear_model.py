@@ -70,7 +70,7 @@ class LinearEngine:
 
     def sample(self, rows: Rows, seed: int) -> Draws:
         empty = np.zeros((len(rows.x), 1, 1, 1), np.float32)
-        return Draws(empty, *(np.zeros(len(rows.x)) for _ in range(5)))
+        return Draws(empty, *(np.zeros(len(rows.x)) for _ in range(5)), empty[:, 0])
 
     def diagnostics(self, draws: Draws) -> dict[str, np.ndarray]:
         return {name: np.ones(len(draws.z)) for name in ("ess_min", "rhat_max")}

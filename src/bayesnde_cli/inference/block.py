@@ -22,3 +22,4 @@ class Draws(NamedTuple):
     step_size: np.ndarray  # (rows,) float32
     n_gradients: np.ndarray  # (rows,) int64, spent on these draws
     missed_mass: np.ndarray  # (rows,) float32: see `modes.Found`; NaN if modes were not looked for
+    modes: np.ndarray  # (rows, n, d) float32: where they are; NaN for none

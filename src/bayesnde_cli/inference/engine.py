@@ -26,6 +26,9 @@ from bayesnde_cli.rng import derive_seed, generator
 
 # Latents that a row may find its starts among.
 _BANK_SIZE = 2048
+# Where there are few latents, every second of them that is no training row's is this much farther out: a mode three
+# standard deviations away may hold a hundredth of a row's posterior.
+_FEW_LATENTS, _FARTHER = 4, 1.5
 # The paper's starts: this far around the encoder's point.
 _START_SD = 0.01
 # Steps of EM.
@@ -166,6 +169,7 @@ class Engine:
             step_size=np.exp(state.mean_log_step.numpy()),
             n_gradients=np.full(n_rows, spent, np.int64),
             missed_mass=np.full(n_rows, np.nan, np.float32) if found is None else found.missed_mass.numpy(),
+            modes=np.empty((n_rows, 0, z.shape[2]), np.float32) if found is None else modes.places(found.modes).numpy(),
         )
 
     def diagnostics(self, draws: Draws) -> dict[str, np.ndarray]:
@@ -218,12 +222,13 @@ class Engine:
         half = draws.z.shape[2] // 2
         fitting, held = draws.z[:, :, :half], draws.z[:, :, half:]
         address = _address(derive_seed(seed, "proposal"))
-        mixture = self._mix(self._padded(_flat(fitting)), address)
+        known = np.concatenate([_flat(fitting), draws.modes], axis=1)  # a mode that no chain has seen is not forgotten
+        mixture = self._mix(self._padded(known), address)
         if settings.pilot_draws:
             pilots = self._proposals(target, mixture, settings.pilot_draws, derive_seed(seed, "pilots"))
             z, ratios = (np.concatenate(parts, axis=1) for parts in zip(*pilots, strict=True))
-            improved = np.concatenate([_flat(fitting), resampled(z, ratios, _N_RESAMPLED)], axis=1)
-            mixture = self._mix(self._padded(improved), address)
+            known = np.concatenate([known, resampled(z, ratios, _N_RESAMPLED)], axis=1)
+            mixture = self._mix(self._padded(known), address)
         chain_ratios = self._weigh(target, mixture, tf.constant(_flat(held)))
         proposed = self._proposals(target, mixture, settings.proposal_draws, derive_seed(seed, "proposed"))
         proposal_ratios = np.concatenate([ratios for _, ratios in proposed], axis=1)
@@ -255,7 +260,8 @@ class Engine:
         """Draws to fit a mixture to, always as many, so that one program does for all: NaN is no draw. (rows, n, d)."""
         if self._is_paper_start:
             return tf.constant(z)
-        n_most = self._settings.chains * (self._settings.draws // 2) + _N_RESAMPLED
+        settings = self._settings
+        n_most = settings.chains * (settings.draws // 2) + settings.kept_modes + _N_RESAMPLED
         return tf.constant(np.pad(z, [(0, 0), (0, n_most - z.shape[1]), (0, 0)], constant_values=np.nan))
 
     def _proposals(
@@ -354,6 +360,8 @@ class Engine:
         model = self._model
         rng = generator(0, "latent-bank", model.latent_dim)
         z = rng.standard_normal((_BANK_SIZE, model.latent_dim)).astype(np.float32)
+        if model.latent_dim <= _FEW_LATENTS:
+            z[1::2] *= _FARTHER
         if model.known_latents is not None:
             known = model.known_latents[: _BANK_SIZE // 2]
             z[: len(known)] = known

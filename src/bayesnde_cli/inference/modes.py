@@ -27,6 +27,8 @@ _SHARE_LEFT = 0.05
 FREEDOM = 4
 # The height of a place where it is not a number, and the log-weight of a mode that is none.
 _LOWEST, _NOTHING = -1e30, -1e300
+# A mode of less than this log-weight adds nothing that is seen in a log-density.
+_NEGLIGIBLE = math.log(1e-5)
 # A jump goes to a mode by its weight, but for this share, in which all are alike.
 _EVEN_SHARE = 0.1
 
@@ -170,6 +172,11 @@ def _missed_mass(weight: tf.Tensor, n_finds: tf.Tensor, n_starts: int) -> tf.Ten
     lone = tf.reduce_sum(tf.where(n_finds <= 1, weight, 0.0), axis=1)
     m = 1.0 / tf.reduce_sum(tf.square(weight), axis=1) + 1.0
     return tf.maximum(lone, tf.minimum(m * (1.0 - 1.0 / m) ** n_starts, 1.0))
+
+
+def places(modes: Modes) -> tf.Tensor:
+    """Where the modes of each row are, NaN for those of no weight to speak of. (rows, modes, d)."""
+    return tf.where(modes.log_weight[:, :, None] > _NEGLIGIBLE, modes.z, math.nan)
 
 
 def best_spread(modes: Modes) -> tf.Tensor:

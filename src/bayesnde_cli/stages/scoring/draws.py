@@ -15,8 +15,9 @@ from bayesnde_cli.errors import BadArtifact, MissingArtifact
 from bayesnde_cli.inference.block import Draws
 from bayesnde_cli.stages.reporting import Report
 
-DIAGNOSTICS_SCHEMA, DIAGNOSTICS_VERSION = "diagnostics", 1
+DIAGNOSTICS_SCHEMA, DIAGNOSTICS_VERSION = "diagnostics", 2  # 2: modes
 # What the chains of a row tell, beside the draws themselves.
+MODES = "modes"
 _OF_CHAINS = ("acceptance", "divergences", "step_size", "n_gradients", "missed_mass")
 
 
@@ -61,7 +62,16 @@ class DrawStore:
         n_chains = int(table["chain"][-1].as_py()) + 1
         n_draws = int(table["draw"][-1].as_py()) + 1
         z = table["z"].combine_chunks().flatten().to_numpy().reshape(diagnostics.num_rows, n_chains, n_draws, -1)
-        return Draws(z, *(diagnostics[name].to_numpy() for name in _OF_CHAINS))
+        if MODES not in diagnostics.column_names:
+            raise BadArtifact(
+                f"{self._layout.label(self._plan.stage, self._plan.set_name)} was made by an older bayesnde",
+                found="its diagnostics do not tell where the modes are",
+                hint=f"run `{self._layout.command(self._plan.stage, self._plan.set_name, '--restart')}`",
+            )
+        modes = diagnostics[MODES].combine_chunks().flatten().to_numpy()
+        n_modes = len(modes) // (z.shape[0] * z.shape[3])
+        modes = modes.reshape(z.shape[0], n_modes, z.shape[3])
+        return Draws(*[z, *(diagnostics[name].to_numpy() for name in _OF_CHAINS), modes])
 
     def diagnostics(self, block: int) -> pa.Table:
         """A row for each row of the block."""
@@ -75,6 +85,7 @@ class DrawStore:
         n_rows = len(row_ids)
         draws = Draws(*(array[:n_rows] for array in draws))
         diagnostics = {"row_id": row_ids} | {name: getattr(draws, name) for name in _OF_CHAINS}
+        diagnostics[MODES] = _lists(draws.modes)
         table = pa.table(diagnostics | {name: values[:n_rows] for name, values in figures.items()})
         path = self._layout.diagnostics_file(self._plan.set_name, block)
         # First the diagnostics: where there is a block, there are its diagnostics.
@@ -82,6 +93,13 @@ class DrawStore:
         with writing_table_once(path, table.schema, stamp) as (writer, _):
             writer.write(table)
         publish_block(self._layout, self._plan, block, _draws_table(row_ids, draws.z))
+
+
+def _lists(modes: np.ndarray) -> pa.ListArray:
+    """The latents of the modes of each row, one after the other. (rows, n, d)."""
+    size = modes.shape[1] * modes.shape[2]
+    offsets = np.arange(len(modes) + 1, dtype=np.int32) * size
+    return pa.ListArray.from_arrays(offsets, pa.array(np.ascontiguousarray(modes).ravel()))
 
 
 def _draws_table(row_ids: np.ndarray, z: np.ndarray) -> pa.Table:

@@ -18,7 +18,7 @@ from bayesnde_cli.artifacts.atomic import writing
 from bayesnde_cli.artifacts.plan import Plan
 from bayesnde_cli.errors import BadUsage
 from bayesnde_cli.stages.reporting import Report
-from bayesnde_cli.stages.scoring.draws import DrawStore
+from bayesnde_cli.stages.scoring.draws import MODES, DrawStore
 from bayesnde_cli.stages.scoring.job import Job
 from bayesnde_cli.stages.scoring.sharing import alone
 
@@ -56,7 +56,7 @@ def export_draws(job: Job, report: Report) -> Path:
 
 def _write(file: "h5netcdf.File", store: DrawStore, plan: Plan) -> None:
     _, n_chains, n_draws, n_latent = store.read(0).z.shape
-    names = [name for name in store.diagnostics(0).column_names if name != "row_id"]
+    names = [name for name in store.diagnostics(0).column_names if name not in ("row_id", MODES)]
     sizes = {"chain": n_chains, "draw": n_draws, "row": plan.n_rows, "latent": n_latent}
     posterior, stats = _group(file, "posterior", sizes), _group(file, "sample_stats", {"row": plan.n_rows})
     # A chunk for each chain of a block: blocks are written, and rows read, without the rest of the file.

@@ -24,7 +24,7 @@ def class_accuracy(
     """
     # Classes are nats apart, and a row under a wrong class may never reach the target: there are no further tries.
     config = replace(job.density, escalations=0, device=job.config.device, threads=job.config.threads)
-    seed = derive_seed(job.seed, "evaluate", job.set_name, "classes")
+    seed = derive_seed(job.seed, "evaluate", "classes")
     some = np.sort(np.argsort(bits_at(seed, rows.row_ids), kind="stable")[: job.config.accuracy_rows])
     cells, n_block = rows.x[some], config.block_rows
     engine = factory(job.layout, config).engine

@@ -32,7 +32,7 @@ class BayesndeError(Exception):
 
     exit_code = 2
 
-    def __init__(self, what: str, *, found: str | Sequence[str] = (), hint: str) -> None:
+    def __init__(self, what: str, *, found: str | Sequence[str], hint: str) -> None:
         self.what = what
         self.found = (found,) if isinstance(found, str) else tuple(found)
         self.hint = hint

@@ -69,8 +69,6 @@ def test_the_version_is_a_result(bayesnde: Callable) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["frobnicate"], "error: no such command 'frobnicate'\nhint: see `bayesnde --help`\n"),
-        (["prepare"], "error: missing argument 'DATA'\nhint: see `bayesnde prepare --help`\n"),
         (
             ["simulate", "involut"],
             "error: there is no simulator 'involut'\n"
@@ -94,6 +92,25 @@ def test_the_version_is_a_result(bayesnde: Callable) -> None:
 )
 def test_wrong_usage_is_two_with_a_way_out(arguments: list[str], message: str, bayesnde: Callable) -> None:
     assert bayesnde(*arguments) == (2, "", message)
+
+
+@pytest.mark.parametrize("name", ["a file", "a link to a file"])
+def test_a_run_directory_that_is_a_file_is_refused_by_every_command(
+    name: str, bayesnde: Callable, examples: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "taken"
+    path.symlink_to(examples / "faithful.csv") if name == "a link to a file" else path.write_text("mine\n")
+    before = path.read_bytes()
+    arguments = {"fit": ["x.csv"], "prepare": ["x.csv"], "sample": ["5"], "grid": ["a", "b"]}
+    for command_name in COMMANDS:
+        if command_name != "simulate":
+            assert bayesnde(command_name, *arguments.get(command_name, []), "--run", path) == (
+                2,
+                "",
+                f"error: the run directory {path} is a file\n  a file, not a directory\n"
+                "hint: name another directory with --run DIR; one that does not exist is made\n",
+            )
+    assert path.read_bytes() == before
 
 
 def test_no_arguments_show_the_help_and_are_wrong_usage() -> None:

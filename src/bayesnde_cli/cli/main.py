@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+from typing import Any
 
 from bayesnde_cli import __version__
 from bayesnde_cli.cli.console import Console
@@ -42,7 +43,7 @@ def run(arguments: list[str]) -> int:
         return 2
     except Exception as error:
         if hasattr(error, "format_message"):  # a usage error of the option parser
-            return _usage_error(console, error)
+            return _usage_error(console, error, arguments)
         return _bug(console)
 
 
@@ -63,13 +64,12 @@ def _bug(console: Console) -> int:
     return 1
 
 
-def _usage_error(console: Console, error: Exception) -> int:
-    context = getattr(error, "ctx", None)
-    command = context.command_path if context else "bayesnde"
-    message = error.format_message()  # type: ignore[attr-defined]
-    if not message.startswith("Usage:"):
-        first = message[0].lower() + message[1:]
-        console.error(f"error: {first.rstrip('.')}\nhint: see `{command} --help`")
-    else:  # no command given: the message is the help itself
+def _usage_error(console: Console, error: Any, arguments: list[str]) -> int:
+    message = error.format_message()
+    if message.startswith("Usage:"):  # no command given: the message is the help itself
         print(message, file=sys.stderr)
+    else:
+        from bayesnde_cli.cli.usage_errors import usage_error
+
+        console.error(str(usage_error(error, arguments)))
     return 2

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -187,15 +188,29 @@ def test_a_terminal_sees_progress_bars(tmp_path: Path) -> None:
     assert "simulating" in shown
 
 
-def test_logs_see_lines_with_the_time_left(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def _lines(times: list[float], steps: list[int], capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> str:
+    """What is told of steps that end at these times; the work begins at 0."""
     from bayesnde_cli.cli import console
 
-    clock = iter([0.0, 5.0, 12.0, 13.0])
+    clock = iter([0.0, *times])
     monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
     with console.Console().progress("writing", 100, "rows") as advance:
-        for _ in range(3):
-            advance(10)
-    assert capsys.readouterr().err == "writing: 20 of 100 rows, 48 s left\n"
+        for done in steps:
+            advance(done)
+    return capsys.readouterr().err
+
+
+def test_logs_see_lines_with_the_time_left(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = _lines([5.0, 7.0, 12.0, 13.0], [10, 10, 10, 10], capsys, monkeypatch)
+    assert lines == "writing: 30 of 100 rows, 35 s left\n"
+
+
+def test_neither_earlier_work_nor_a_compiler_counts_in_the_time_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 50 rows were there, the next one waited 40 s for a compiler, then a row takes 4 s.
+    lines = _lines([0.0, 40.0, 44.0, 48.0, 52.0], [50, 1, 1, 1, 1], capsys, monkeypatch)
+    assert lines == "writing: 51 of 100 rows\nwriting: 54 of 100 rows, 3 min 4 s left\n"
 
 
 def test_a_pipe_that_closes_is_no_error() -> None:

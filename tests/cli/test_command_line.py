@@ -213,6 +213,29 @@ def test_neither_earlier_work_nor_a_compiler_counts_in_the_time_left(
     assert lines == "writing: 51 of 100 rows\nwriting: 54 of 100 rows, 3 min 4 s left\n"
 
 
+def test_the_bar_tells_the_same_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    import rich.progress
+
+    from bayesnde_cli.cli import console
+
+    now, bars = [0.0], []
+
+    class Timed(rich.progress.Progress):
+        def __init__(self, *columns: Any, **options: Any) -> None:
+            super().__init__(*columns, get_time=lambda: now[0], disable=True, **options)
+            bars.append(self)
+
+    monkeypatch.setattr(rich.progress, "Progress", Timed)
+    with console._bar("writing", 100, "rows") as advance:
+        left = []
+        for time, done in ((0.0, 50), (40.0, 1), (44.0, 1), (48.0, 1), (52.0, 1)):
+            now[0] = time
+            advance(done)
+            left.append(bars[0].tasks[0].time_remaining)
+    assert bars[0].tasks[0].completed == 54
+    assert left == [None, None, None, 188, 184]
+
+
 def test_a_pipe_that_closes_is_no_error() -> None:
     command = f"{sys.executable} -m bayesnde_cli simulate gmm --rows 200000 | head -n 2; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)

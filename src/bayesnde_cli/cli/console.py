@@ -1,5 +1,6 @@
 """What the user sees: results on stdout, everything else on stderr; bars on a terminal, plain lines elsewhere."""
 
+import itertools
 import json
 import os
 import sys
@@ -16,6 +17,8 @@ from bayesnde_cli.stages.reporting import Advance, aligned, duration
 _LINE_EVERY = 10.0
 # The time left is told at the pace of so many of the last steps.
 _PACE_STEPS = 20
+# Steps that say nothing of the pace: the first may be what was there before, the next may wait for a compiler.
+_UNTYPICAL_STEPS = 2
 _WIDEST_CELL = 60
 _YELLOW, _RED, _BOLD, _RESET = "\x1b[33m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
@@ -121,7 +124,14 @@ def _bar(label: str, total: int | None, unit: str) -> Iterator[Advance]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit))
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task(label, total=total)
-        yield lambda done: bar.advance(task, done)
+        steps = itertools.count(1)
+
+        def advance(done: int) -> None:
+            bar.advance(task, done)
+            if next(steps) <= _UNTYPICAL_STEPS:  # the pace is measured anew
+                bar.reset(task, completed=int(bar.tasks[task].completed))
+
+        yield advance
 
 
 class _Lines:
@@ -137,8 +147,7 @@ class _Lines:
         self.done += done
         self.n_steps += 1
         now = time.monotonic()
-        # What was there before may be the first step, and the next one may have waited for a compiler.
-        if self.n_steps > 1:
+        if self.n_steps >= _UNTYPICAL_STEPS:
             self.marks.append((now, self.done))
         if now - self.spoke < _LINE_EVERY:
             return

@@ -44,7 +44,7 @@ def test_a_shard_reads_back_as_it_prints(count, data):
 def test_a_shard_of_another_form_is_refused(text):
     with pytest.raises(BadUsage) as caught:
         parse_shard(text, {})
-    assert str(caught.value) == f"error: --shard {text} is not of the form I/N\n{WAY_OUT}"
+    assert str(caught.value) == f"error: --shard {text} is not of the form I/N\n  I and N are whole numbers\n{WAY_OUT}"
 
 
 @pytest.mark.parametrize(

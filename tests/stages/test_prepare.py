@@ -171,7 +171,7 @@ def test_a_second_run_is_up_to_date_and_other_settings_are_listed(
         "error: prepare was made with other settings or data\n"
         "  settings.scale: 'auto' -> 'standard'\n"
         "  settings.seed: 0 -> 4\n"
-        f"hint: run `bayesnde prepare DATA --run {run} --restart` to make it again, "
+        f"hint: run `bayesnde prepare DATA --run {run} --restart` with the same options to make it again, "
         "or keep it and use another run directory with `--run OTHER`\n"
     )
     before = _bytes(run)

@@ -50,7 +50,7 @@ def read_arrays(path: Path) -> "tuple[dict[str, np.ndarray], dict[str, Any]]":
                 if name != _FACTS
             }
     except FileNotFoundError:
-        raise MissingArtifact(f"{path} is not there", hint=missing_hint(path)) from None
+        raise MissingArtifact(f"{path} is not there", found="no such file", hint=missing_hint(path)) from None
     except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError, OSError) as error:
         raise BadArtifact(f"{path} is damaged", found=str(error), hint=repair_hint(path)) from None
     version = facts.get("schema_version") if isinstance(facts, dict) else None

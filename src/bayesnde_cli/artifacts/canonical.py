@@ -20,7 +20,7 @@ def read_object(path: Path, *, newest: int) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise MissingArtifact(f"{path} is not there", hint=missing_hint(path)) from None
+        raise MissingArtifact(f"{path} is not there", found="no such file", hint=missing_hint(path)) from None
     except (ValueError, OSError) as error:  # not JSON, not UTF-8, a folder, or not for us to read
         raise BadArtifact(f"{path} is damaged", found=str(error), hint=repair_hint(path)) from None
     if not isinstance(found, dict):

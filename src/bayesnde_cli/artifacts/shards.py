@@ -57,7 +57,7 @@ def parse_shard(text: str, environ: Mapping[str, str]) -> Shard | ArrayTask:
         return _array_task(environ)
     match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, re.ASCII)
     if match is None:
-        raise BadUsage(f"--shard {text} is not of the form I/N", hint=_EXAMPLE)
+        raise BadUsage(f"--shard {text} is not of the form I/N", found="I and N are whole numbers", hint=_EXAMPLE)
     index, count = int(match[1]), int(match[2])
     if not 1 <= index <= count:
         found = f"I goes from 1 to N = {count}" if count else "N must be at least 1"

@@ -196,7 +196,7 @@ def opened(path: Path, expected: Stamp, columns: Sequence[str] | None) -> Iterat
             _check_columns(path, file, columns)
             yield file
     except FileNotFoundError:
-        raise MissingArtifact(f"{path} is not there", hint=missing_hint(path)) from None
+        raise MissingArtifact(f"{path} is not there", found="no such file", hint=missing_hint(path)) from None
     except (pa.ArrowException, OSError) as error:
         first_line = str(error).splitlines()[0]
         raise BadArtifact(

@@ -8,10 +8,11 @@ import json
 import os
 import random
 import re
+import shutil
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,14 @@ def pretend_refined(run: Path, weights: bytes = b"weights") -> None:
             seed=0, inputs=inputs, outputs=manifests.describe_outputs(folder, outputs), device="cpu", started="",
         ),
     )  # fmt: skip
+
+
+def pretend_warmed(run: Path) -> None:
+    """Give a run that pretends to be refined something that looks like the outputs of `warmstart`."""
+    layout = RunLayout(run)
+    shutil.copytree(layout.stage_dir("refine"), layout.stage_dir("warmstart"))
+    refined = manifests.read(layout.manifest_file("refine"))
+    manifests.write(layout.manifest_file("warmstart"), replace(refined, stage="warmstart"))
 
 
 def install(**options: Any) -> list[FakeEngine]:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "bayesnde_cli"
-GROUND = {"config", "errors", "rng"}
-# {cli, estimator} -> stages -> {data, training, inference, evaluation, artifacts} -> model -> {config, errors, rng}
+GROUND = {"config", "errors", "headers", "rng"}
+# {cli, estimator} -> stages -> {data, training, inference, evaluation, artifacts} -> model -> GROUND
 ALLOWED = {
     "cli": {"cli", "stages", "data", "artifacts", "evaluation", "report", *GROUND},
     # The other front: from Python. It speaks, if at all, with the voice of the command line.
@@ -25,6 +25,7 @@ ALLOWED = {
     "presets": set(),
     "config": {"config", "errors", "presets"},
     "errors": set(),
+    "headers": {"headers"},
     "rng": set(),
 }
 

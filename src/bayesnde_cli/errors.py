@@ -21,21 +21,29 @@ EXIT_CODES: dict[int, str] = {
     75: "stopped by a signal after saving; run again to go on",
 }
 
+LONGEST_LINE = 2000  # characters of a line of a message: names may be of any length
+
 
 def escaped(text: str, keep: str = "") -> str:
     """The text with control characters spelled out, so that no cell or column name can steer a terminal."""
     return "".join(char if char.isprintable() or char in keep else repr(char)[1:-1] for char in text)
 
 
+def one_line(text: str) -> str:
+    """The text as one line of a message: no name or cell can begin a line of its own, or fill the screen."""
+    line = escaped(text[: LONGEST_LINE + 1])
+    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…"
+
+
 class BayesndeError(Exception):
-    """A mistake with a message in three parts: what, found, way out."""
+    """A mistake with a message in three parts: what, found, way out. Each is a line, `found` may be several."""
 
     exit_code = 2
 
     def __init__(self, what: str, *, found: str | Sequence[str] = (), hint: str) -> None:
-        self.what = what
-        self.found = (found,) if isinstance(found, str) else tuple(found)
-        self.hint = hint
+        self.what = one_line(what)
+        self.found = tuple(one_line(line) for line in ((found,) if isinstance(found, str) else found))
+        self.hint = one_line(hint)
         super().__init__(str(self))
 
     def __str__(self) -> str:

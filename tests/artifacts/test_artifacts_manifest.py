@@ -10,7 +10,8 @@ from bayesnde_cli.artifacts import claims, manifest
 from bayesnde_cli.artifacts.discard import discard
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.manifest import Manifest, StageState, stage_state
-from bayesnde_cli.artifacts.upstream import changed_files, require, stale_inputs
+from bayesnde_cli.artifacts.sealed import sealed_bytes
+from bayesnde_cli.artifacts.upstream import require, stale_inputs
 from bayesnde_cli.errors import BadArtifact, MissingArtifact, SettingsDiffer, StageBusy, StaleArtifact
 
 IDENTITY = {"seed": 7, "settings": {"scale": "marginal"}, "inputs": {"data": "a" * 64}}
@@ -45,7 +46,9 @@ def layout(tmp_path, monkeypatch) -> RunLayout:
 
 def edit(layout: RunLayout, **changes: object) -> None:
     path = layout.manifest_file("prepare")
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    document = {**json.loads(path.read_text()), **changes}
+    document.pop("sha256")
+    path.write_bytes(sealed_bytes(document))
 
 
 def test_a_manifest_reads_back_as_it_was_written(layout):
@@ -58,10 +61,48 @@ def test_a_manifest_reads_back_as_it_was_written(layout):
 def test_a_manifest_from_before_there_were_results_is_sound(layout):
     make_stage(layout, "prepare")
     path = layout.manifest_file("prepare")
+    document = json.loads(path.read_text())
     path.write_text(
-        json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != "result"})
+        json.dumps(
+            {name: document[name] for name in document if name not in ("result", "sha256")} | {"schema_version": 1}
+        )
     )
     assert manifest.read(path).result == {}
+
+
+@pytest.mark.parametrize("changes", [{"seed": 8}, {"run_id": "q" * 16}, {"result": {"mean_log_density": 3.0}}])
+def test_a_manifest_that_was_changed_is_not_believed(layout, changes):
+    make_stage(layout, "prepare")
+    path = layout.manifest_file("prepare")
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(BadArtifact) as caught:
+        manifest.read(path)
+    assert str(caught.value) == (
+        "error: run/prepare/manifest.json is damaged\n"
+        "  it does not say what its own sha256 says\n"
+        "hint: run `bayesnde prepare DATA --restart`"
+    )
+
+
+def test_a_manifest_without_a_seal_is_not_believed(layout):
+    make_stage(layout, "prepare")
+    path = layout.manifest_file("prepare")
+    document = json.loads(path.read_text())
+    del document["sha256"]
+    path.write_text(json.dumps(document))
+    with pytest.raises(BadArtifact) as caught:
+        manifest.read(path)
+    assert caught.value.found == ("sha256 is not there",)
+
+
+def test_a_manifest_of_another_data_set_is_not_believed(layout):
+    make_stage(layout, "density", "test")
+    make_stage(layout, "density", "new-1a2b3c4d")
+    path = layout.manifest_file("density", "test")
+    path.write_bytes(layout.manifest_file("density", "new-1a2b3c4d").read_bytes())
+    with pytest.raises(BadArtifact) as caught:
+        manifest.read(path)
+    assert caught.value.found == ("it belongs to density/new-1a2b3c4d",)
 
 
 def test_inputs_are_recorded_as_the_user_gave_them(tmp_path):
@@ -113,12 +154,12 @@ def test_a_missing_output_is_named(layout):
 
 @pytest.mark.parametrize(
     ("content", "deep", "found"),
-    [(b"rowsrows", False, "8 bytes instead of 4"), (b"ROWS", True, "same size, other content")],
+    [(b"rowsrows", (), "8 bytes instead of 4"), (b"ROWS", ("out.bin",), "same size, other content")],
 )
 def test_a_changed_output_is_named(layout, content, deep, found):
     made = make_stage(layout, "density", "test")
     folder = layout.stage_dir("density", "test")
-    manifest.check_outputs(made, folder, deep=True)
+    manifest.check_outputs(made, folder, deep=["out.bin"])
     (folder / "out.bin").write_bytes(content)
     with pytest.raises(BadArtifact) as caught:
         manifest.check_outputs(made, folder, deep=deep)
@@ -160,6 +201,10 @@ def test_bytes_that_are_no_text_are_damage(layout):
         ({"extra": 1}, "extra is unknown"),
         ({"identity": []}, "identity is []"),
         ({"stage": 1}, "stage is 1"),
+        ({"stage": "refine"}, "it belongs to refine"),
+        ({"set_name": "../.."}, "it belongs to prepare/../.."),
+        ({"seed": "7"}, "seed is '7'"),
+        ({"inputs": {"../x": {"sha256": "x", "bytes": 1}}}, "input '../x' is outside of the run"),
         ({"outputs": {"a": {}}}, "outputs: a has no SHA-256 and size"),
         ({"inputs": {"a": {"sha256": "x", "bytes": -1}}}, "inputs: a has no SHA-256 and size"),
     ],
@@ -174,17 +219,17 @@ def test_a_manifest_of_another_shape_is_damaged(layout, changes, found):
 
 def test_a_newer_manifest_is_not_guessed_at(layout):
     make_stage(layout, "prepare")
-    edit(layout, schema_version=2)
+    edit(layout, schema_version=3)
     with pytest.raises(BadArtifact) as caught:
         manifest.read(layout.manifest_file("prepare"))
     assert str(caught.value) == (
         "error: run/prepare/manifest.json was written by a newer bayesnde\n"
-        "  schema version 2, this bayesnde reads up to 1\n"
+        "  schema version 3, this bayesnde reads up to 2\n"
         "hint: upgrade bayesnde, or run `bayesnde prepare DATA --restart`"
     )
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "", "..\\x"])
+@pytest.mark.parametrize("name", ["../x", "../../etc/passwd", "/etc/passwd", "a/../../x", "", "..\\x", "a\0b"])
 def test_an_output_outside_of_the_folder_is_refused(layout, name):
     made = make_stage(layout, "prepare")
     outputs = {name: {"sha256": "0" * 64, "bytes": 0}}
@@ -244,14 +289,45 @@ def test_the_same_content_made_again_is_not_stale(layout):
     assert require(layout, "warmstart").stage == "warmstart"
 
 
-def test_files_are_compared_with_their_hashes_by_content(layout):
-    made = make_stage(layout, "prepare")
-    hashes = {"prepare/out.bin": made.outputs["out.bin"]["sha256"]}
-    assert changed_files(layout, hashes) == []
+def test_what_is_read_of_a_stage_is_compared_with_its_hash(layout):
+    make_stage(layout, "prepare")
     (layout.stage_dir("prepare") / "out.bin").write_bytes(b"ROWS")
-    assert changed_files(layout, hashes) == ["prepare/out.bin"]
-    (layout.stage_dir("prepare") / "out.bin").unlink()
-    assert changed_files(layout, hashes) == ["prepare/out.bin"]
+    assert require(layout, "prepare").stage == "prepare"  # by its size
+    with pytest.raises(BadArtifact) as caught:
+        require(layout, "prepare", reading=["out.bin"])
+    assert str(caught.value) == (
+        "error: run/prepare/out.bin is not what prepare wrote\n"
+        "  same size, other content\n"
+        "hint: run `bayesnde prepare DATA --restart`"
+    )
+
+
+def test_what_is_read_of_a_stage_must_be_among_its_outputs(layout):
+    make_stage(layout, "prepare")
+    with pytest.raises(BadArtifact) as caught:
+        require(layout, "prepare", reading=["schema.json"])
+    assert str(caught.value) == (
+        "error: run/prepare/manifest.json is damaged\n"
+        "  schema.json is not among the outputs\n"
+        "hint: run `bayesnde prepare DATA --restart`"
+    )
+
+
+def test_an_output_that_is_a_link_out_of_the_folder_is_refused(layout, tmp_path):
+    made = make_stage(layout, "prepare")
+    out = layout.stage_dir("prepare") / "out.bin"
+    out.rename(tmp_path / "elsewhere")
+    out.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BadArtifact) as caught:
+        manifest.check_outputs(made, out.parent)
+    assert caught.value.found == (f"it is a link to {tmp_path / 'elsewhere'}, outside of the stage's folder",)
+
+
+def test_a_run_and_a_stage_may_be_links(layout, tmp_path):
+    made = make_stage(layout, "prepare")
+    layout.stage_dir("prepare").rename(tmp_path / "large-disk")
+    layout.stage_dir("prepare").symlink_to(tmp_path / "large-disk")
+    manifest.check_outputs(made, layout.stage_dir("prepare"), deep=made.outputs)
 
 
 def test_discarding_removes_the_whole_stage_and_no_other(layout):

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayesnde_cli.artifacts import plan as plans
+from bayesnde_cli.artifacts.fingerprint import sha256_json
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.plan import Plan, blocks_done, create_or_join, join, missing_blocks
 from bayesnde_cli.errors import BadArtifact, MissingArtifact, SettingsDiffer
@@ -71,11 +72,14 @@ def test_versions_are_recorded_and_make_no_other_plan(layout):
     assert joined.plan_hash == PLAN.plan_hash
 
 
-def test_a_plan_from_before_versions_were_recorded_is_joined(layout):
+def test_a_plan_of_an_earlier_version_is_refused(layout):
+    """Its blocks do not say what their SHA-256 is."""
     path = layout.plan_file("density", "test")
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(PLAN.identity))
-    assert create_or_join(layout, PLAN) == PLAN
+    path.write_text(json.dumps(PLAN.identity | {"schema_version": 1}))
+    with pytest.raises(SettingsDiffer) as caught:
+        create_or_join(layout, PLAN)
+    assert caught.value.found == ("schema_version: 1 -> 2",)
 
 
 def test_another_plan_is_refused_with_what_differs(layout):
@@ -101,6 +105,10 @@ def test_another_plan_is_refused_with_what_differs(layout):
         ({"inputs": []}, "inputs is []"),
         ({"settings": 1}, "settings is 1"),
         ({"run_id": 3}, "run_id is 3"),
+        ({"set_name": "../../etc"}, "it belongs to density/../../etc"),
+        ({"stage": "posterior"}, "it belongs to posterior/test"),
+        ({}, "sha256 is not there"),
+        ({"seed": 8, "sha256": sha256_json(asdict(PLAN))}, "it does not say what its own sha256 says"),
         ({"other": 3}, "other is unknown"),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bayesnde_cli.artifacts.fingerprint import sha256_json
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.shards import ArrayTask, Shard, blocks_of, freeze, parse_shard, shard_of
 from bayesnde_cli.errors import BadArtifact, BadUsage
@@ -98,7 +99,8 @@ def test_the_division_is_kept_beside_the_plan(tmp_path):
     layout = RunLayout(tmp_path)
     auto(layout, 3, [1, 2, 3])
     kept = json.loads(layout.shards_file("density", "test").read_text())
-    assert kept == {"schema_version": 1, "first": 1, "count": 3}
+    assert kept.pop("sha256") == sha256_json(kept)
+    assert kept == {"schema_version": 2, "first": 1, "count": 3}
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import parquet_bombs
 from bayesnde_cli.artifacts.blocks import iter_blocks, publish_block, read_block
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.plan import Plan
@@ -114,6 +115,7 @@ def test_files_have_fixed_row_groups_statistics_and_a_stamp(path):
     column = found.row_group(0).column(0)
     assert (column.compression, column.statistics.max) == ("ZSTD", 65_535)
     stamp = {key: value for key, value in found.metadata.items() if key.startswith(b"bayesnde.")}
+    assert stamp.pop(b"bayesnde.sha256") != b"0" * 64
     assert stamp == {
         b"bayesnde.schema": b"density",
         b"bayesnde.schema_version": b"1",
@@ -191,9 +193,50 @@ def test_a_damaged_file_is_named_with_the_command_that_repairs_it(path, how):
     with pytest.raises(BadArtifact) as caught:
         read_table(path, "density")
     what, found, hint = str(caught.value).split("\n")
-    assert what == "error: run/density/test/density.parquet cannot be read as a Parquet file"
-    assert found.startswith("  ")
+    if how == "one bit":
+        assert what == "error: run/density/test/density.parquet is damaged"
+        assert found == "  it is not what its own SHA-256 says"
+    else:
+        assert what == "error: run/density/test/density.parquet cannot be read as a Parquet file"
+        assert found.startswith("  ")
     assert hint == "hint: run `bayesnde density --restart`"
+
+
+def test_not_a_bit_of_a_small_table_can_be_flipped_unseen(path):
+    write_table(path, TABLE.slice(0, 3), **STAMP, plan_hash="p" * 64)
+    content = path.read_bytes()
+    read_table(path, "density", plan_hash="p" * 64)
+    for bit in np.random.default_rng(0).choice(8 * len(content), 400, replace=False):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with pytest.raises(BadArtifact):
+            read_table(path, "density", plan_hash="p" * 64)
+
+
+def test_a_table_of_a_plan_says_what_its_sha256_is(path):
+    path.parent.mkdir(parents=True)
+    stamp = Stamp("density", 1, "r" * 16, "p" * 64).metadata()
+    pq.write_table(TABLE.slice(0, 3).replace_schema_metadata(stamp), path)
+    read_table(path, "density")  # one that a manifest tells of may be from before there were digests
+    with pytest.raises(BadArtifact) as caught:
+        read_table(path, "density", plan_hash="p" * 64)
+    assert caught.value.found == ("it does not say what its SHA-256 is",)
+
+
+def test_a_table_that_unpacks_without_end_is_refused(path):
+    path.parent.mkdir(parents=True)
+    stamp = Stamp("density", 1, "r" * 16).metadata()
+    path.write_bytes(parquet_bombs.repeated(1000, metadata=stamp))
+    assert read_table(path, "density").num_rows == 1000
+    path.write_bytes(parquet_bombs.repeated(10**12, metadata=stamp))
+    with pytest.raises(BadArtifact) as caught:
+        read_table(path, "density")
+    assert str(caught.value) == (
+        "error: run/density/test/density.parquet is damaged\n"
+        f"  {path.stat().st_size:,} bytes become 8,000,000,000,000\n"
+        "hint: run `bayesnde density --restart`"
+    )
 
 
 def test_damage_is_also_seen_in_batches(path):

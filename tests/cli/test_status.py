@@ -14,7 +14,7 @@ import pytest
 from bayesnde_cli.artifacts import claims, manifest, plan, shards
 from bayesnde_cli.artifacts.blocks import publish_block
 from bayesnde_cli.artifacts.layout import RunLayout
-from fake_engine import SMALL
+from fake_engine import SMALL, pretend_warmed
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_rows_of_another_file_do_not_stand_for_the_test_rows(
     bayesnde: Callable, fitted: Path, engines: list, tmp_path: Path
 ) -> None:
     run = Path(shutil.copytree(fitted, tmp_path / "fitted"))
-    shutil.copytree(run / "refine", run / "warmstart")  # something that looks like it
+    pretend_warmed(run)
     (tmp_path / "new.csv").write_text("a,b,n,k\n0.1,1.0,3,u\n")
     assert bayesnde("density", tmp_path / "new.csv", "--run", run, *SMALL).code == 0
     _, stages, next_command = _states(bayesnde, run)

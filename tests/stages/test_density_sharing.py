@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fake_engine import pretend_warmed
 from scoring_runs import SMALL, other_set, start, table_bytes
 
 
@@ -116,9 +117,7 @@ def test_shards_of_a_file_agree_on_its_rows(run: Path, tmp_path: Path, bayesnde:
 
 
 def test_status_shows_the_blocks_and_what_is_next(bayesnde: Callable, engines: list, run: Path) -> None:
-    shutil.copytree(run / "refine", run / "warmstart")
-    document = json.loads((run / "refine/manifest.json").read_text()) | {"stage": "warmstart"}
-    (run / "warmstart/manifest.json").write_text(json.dumps(document))
+    pretend_warmed(run)
 
     def status() -> tuple[dict, str]:
         found = json.loads(bayesnde("status", "--run", run, "--json").out)

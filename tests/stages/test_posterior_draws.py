@@ -107,7 +107,7 @@ def test_a_damaged_block_of_draws_is_named_and_made_here(
     assert outcome.code == 0
     assert outcome.err.startswith(
         f"warning: {block} cannot be read as a Parquet file: its draws are made again here; to repair it, "
-        f"delete that file and run `bayesnde posterior --run {run}`; finished blocks are kept\n"
+        f"run `bayesnde posterior --run {run} --restart`\n"  # it is complete, and makes no block again by itself
     )
     assert engines[-1].n_sampled == 1
     assert table_bytes(run) == reference

@@ -7,6 +7,9 @@ from typing import Any, TypeGuard
 from bayesnde_cli.artifacts.layout import missing_hint, repair_hint
 from bayesnde_cli.errors import BadArtifact, MissingArtifact
 
+# A schema of 100,000 columns is a tenth of this.
+_LARGEST_BYTES = 1 << 30
+
 
 def json_bytes(value: Any) -> bytes:
     """The value as JSON: sorted keys, two blanks of indent, UTF-8, a final newline. NaN and infinity are refused."""
@@ -18,10 +21,12 @@ def json_bytes(value: Any) -> bytes:
 def read_object(path: Path, *, newest: int) -> dict[str, Any]:
     """The JSON object in a file of the run, of a `schema_version` from 1 to `newest`."""
     try:
+        if path.stat().st_size > _LARGEST_BYTES:
+            raise ValueError(f"{path.stat().st_size:,} bytes, no document of ours has as many")
         found = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise MissingArtifact(f"{path} is not there", found="no such file", hint=missing_hint(path)) from None
-    except (ValueError, OSError) as error:  # not JSON, not UTF-8, a folder, or not for us to read
+    except (ValueError, OSError, RecursionError) as error:  # not JSON, not UTF-8, a folder, or not for us to read
         raise BadArtifact(f"{path} is damaged", found=str(error), hint=repair_hint(path)) from None
     if not isinstance(found, dict):
         raise BadArtifact(f"{path} is damaged", found="not a JSON object", hint=repair_hint(path))

@@ -46,9 +46,14 @@ def stage_named(name: str) -> Stage:
     return _STAGE_BY_NAME[name]
 
 
+def is_set_name(name: str) -> bool:
+    """Whether a data set can be called so."""
+    return _SET_NAME.fullmatch(name) is not None
+
+
 def check_set_name(name: str) -> str:
     """The name itself, if it can be a folder's name and stays inside the run."""
-    if not _SET_NAME.fullmatch(name):
+    if not is_set_name(name):
         raise BadUsage(
             f"{name!r} cannot be the name of a data set",
             found="a name has letters, digits, `-`, `_` and `.`, and starts with a letter, a digit or `_`",
@@ -158,7 +163,7 @@ class RunLayout:
         folder = self.root / stage
         if not folder.is_dir():
             return []
-        return sorted(entry.name for entry in folder.iterdir() if _SET_NAME.fullmatch(entry.name) and entry.is_dir())
+        return sorted(entry.name for entry in folder.iterdir() if is_set_name(entry.name) and entry.is_dir())
 
     def label(self, stage: str, set_name: str | None = None) -> str:
         """A stage as messages call it: `prepare`, `density/test`."""
@@ -186,10 +191,22 @@ def locate(path: Path) -> tuple[RunLayout, str, str | None] | None:
     return None
 
 
+def misplaced(path: Path, stage: str, set_name: str | None) -> str | None:
+    """Whose a document is, if it does not belong to the stage and data set in whose folder it lies."""
+    place = locate(path)
+    if place is None or (stage, set_name) == place[1:]:
+        return None
+    return f"it belongs to {stage}" + (f"/{set_name}" if set_name else "")
+
+
 def missing_hint(path: Path) -> str:
     """What to do about a file of a run that is not there, as the last part of a message."""
     place = locate(path)
-    return f"make {path} first" if place is None else f"run `{place[0].command(*place[1:])}`"
+    if place is None:
+        return f"make {path} first"
+    layout, stage, set_name = place
+    options = ["--restart"] if _is_part(path) and layout.manifest_file(stage, set_name).exists() else []
+    return f"run `{layout.command(stage, set_name, *options)}`"
 
 
 def repair_hint(path: Path) -> str:
@@ -198,8 +215,14 @@ def repair_hint(path: Path) -> str:
     if place is None:
         return f"make {path} again"
     layout, stage, set_name = place
-    is_part = _BLOCK_NAME.fullmatch(path.name) is not None or path.name in ("shards.json", "rows.parquet")
-    if is_part or _DIAGNOSTICS_NAME.fullmatch(path.name):
-        what = "that file" if is_part else "that file and the block of its number"
+    # A stage that is complete makes no part of it again, unless it is told to make them all.
+    is_complete = layout.manifest_file(stage, set_name).exists()
+    if path.name in ("shards.json", "rows.parquet") or (_is_part(path) and not is_complete):
+        what = "that file and the block of its number" if _DIAGNOSTICS_NAME.fullmatch(path.name) else "that file"
         return f"delete {what} and run `{layout.command(stage, set_name)}`; finished blocks are kept"
     return f"run `{layout.command(stage, set_name, '--restart')}`"
+
+
+def _is_part(path: Path) -> bool:
+    """Whether a file is that of one block."""
+    return any(pattern.fullmatch(path.name) for pattern in (_BLOCK_NAME, _DIAGNOSTICS_NAME))

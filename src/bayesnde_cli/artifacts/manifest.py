@@ -5,7 +5,7 @@ A manifest records; it asserts nothing. Inputs inside the run are named by their
 stage's folder.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from pathlib import Path, PurePosixPath
@@ -15,10 +15,12 @@ from bayesnde_cli.artifacts import atomic, environment
 from bayesnde_cli.artifacts.canonical import is_count, read_object
 from bayesnde_cli.artifacts.differences import compare, settings_differ
 from bayesnde_cli.artifacts.fingerprint import sha256_file, sha256_json
-from bayesnde_cli.artifacts.layout import RunLayout, repair_hint
+from bayesnde_cli.artifacts.layout import RunLayout, misplaced, repair_hint
+from bayesnde_cli.artifacts.sealed import SEAL, broken_seal, sealed_bytes
 from bayesnde_cli.errors import BadArtifact
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 2: sealed
+_SEALED_SINCE = 2
 _RUN_ID_DIGITS = 16
 
 
@@ -68,24 +70,25 @@ def write(path: Path, manifest: Manifest) -> None:
     for name in manifest.outputs:
         if not _stays_inside(name):
             raise ValueError(f"output {name!r} is outside of the stage's folder")
-    atomic.write_json(path, asdict(manifest))
+    atomic.write_bytes(path, sealed_bytes(asdict(manifest)))
 
 
 def read(path: Path) -> Manifest:
     """The manifest in a file; `BadArtifact` if it is damaged or of a newer version."""
     found = {"result": {}, **read_object(path, newest=SCHEMA_VERSION)}  # the first manifests had no result
-    problem = _problem(found)
+    seal = found.pop(SEAL, None)
+    problem = _problem(found) or misplaced(path, found["stage"], found["set_name"])
+    if problem is None and found["schema_version"] >= _SEALED_SINCE:
+        problem = broken_seal(found, seal)
     if problem:
         raise BadArtifact(f"{path} is damaged", found=problem, hint=repair_hint(path))
     return Manifest(**found)
 
 
-def stage_state(
-    layout: RunLayout, stage: str, identity: Mapping[str, Any], set_name: str | None = None, *, deep: bool = False
-) -> StageState:
+def stage_state(layout: RunLayout, stage: str, identity: Mapping[str, Any], set_name: str | None = None) -> StageState:
     """Whether a stage has been made with this identity; `SettingsDiffer` if it was made with another one.
 
-    Its outputs must be there, by their sizes, or by their contents too if `deep`.
+    Its outputs must be there and be what was written, to the last bit.
     """
     path = layout.manifest_file(stage, set_name)
     if not path.exists():
@@ -94,7 +97,7 @@ def stage_state(
     differences = compare(found.identity, identity)
     if differences:
         raise settings_differ(layout, stage, set_name, differences)
-    check_outputs(found, path.parent, deep=deep)
+    check_outputs(found, path.parent, deep=found.outputs)
     return StageState.UP_TO_DATE
 
 
@@ -108,37 +111,44 @@ def describe_outputs(folder: Path, paths: Iterable[Path]) -> dict[str, dict[str,
     return {path.relative_to(folder).as_posix(): _describe(path) for path in paths}
 
 
-def check_outputs(manifest: Manifest, folder: Path, *, deep: bool) -> None:
-    """Raises `BadArtifact` if an output is missing or has changed: its size always, its content if `deep`."""
+def check_outputs(manifest: Manifest, folder: Path, *, deep: Collection[str] = ()) -> None:
+    """Raises `BadArtifact` if an output is missing or has changed: its size always, its content if it is in `deep`."""
+    own = folder / "manifest.json"
+    for name in deep:
+        if name not in manifest.outputs:
+            found = f"{name} is not among the outputs"
+            raise BadArtifact(f"{own} is damaged", found=found, hint=repair_hint(own))
     for name, recorded in manifest.outputs.items():
         path = folder / name
-        found = _change(path, recorded, deep=deep)
-        if found:
-            raise BadArtifact(
-                f"{path} is not what {manifest.stage} wrote",
-                found=found,
-                hint=repair_hint(folder / "manifest.json"),
-            )
+        change = _change(path, recorded, is_deep=name in deep)
+        if change is None and not path.resolve().is_relative_to(folder.resolve()):
+            change = f"it is a link to {path.resolve()}, outside of the stage's folder"
+        if change:
+            raise BadArtifact(f"{path} is not what {manifest.stage} wrote", found=change, hint=repair_hint(own))
 
 
 def _describe(path: Path) -> dict[str, Any]:
     return {"sha256": sha256_file(path), "bytes": path.stat().st_size}
 
 
-def _change(path: Path, recorded: Mapping[str, Any], *, deep: bool) -> str | None:
-    if not path.is_file():
-        return "it is missing"
-    n_bytes = path.stat().st_size
-    if n_bytes != recorded["bytes"]:
-        return f"{n_bytes} bytes instead of {recorded['bytes']}"
-    if deep and sha256_file(path) != recorded["sha256"]:
-        return "same size, other content"
+def _change(path: Path, recorded: Mapping[str, Any], *, is_deep: bool) -> str | None:
+    try:
+        if not path.is_file():
+            return "it is missing"
+        n_bytes = path.stat().st_size
+        if n_bytes != recorded["bytes"]:
+            return f"{n_bytes} bytes instead of {recorded['bytes']}"
+        if is_deep and sha256_file(path) != recorded["sha256"]:
+            return "same size, other content"
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
     return None
 
 
 def _stays_inside(name: str) -> bool:
     parts = PurePosixPath(name).parts
-    return bool(parts) and not PurePosixPath(name).is_absolute() and ".." not in parts and "\\" not in name
+    is_below = bool(parts) and not PurePosixPath(name).is_absolute() and ".." not in parts
+    return is_below and not {"\\", "\0"} & set(name)
 
 
 def _problem(found: Mapping[str, Any]) -> str | None:
@@ -149,13 +159,15 @@ def _problem(found: Mapping[str, Any]) -> str | None:
     for name in ("identity", "config", "inputs", "outputs", "packages", "result"):
         if not isinstance(found[name], dict):
             return f"{name} is {found[name]!r}"
-    for name in ("stage", "run_id", "started", "ended"):
+    for name in ("stage", "run_id", "started", "ended", "device", "python", "platform"):
         if not isinstance(found[name], str):
             return f"{name} is {found[name]!r}"
-    for kind in ("inputs", "outputs"):
+    if not is_count(found["seed"]):
+        return f"seed is {found['seed']!r}"
+    for kind, whole in (("inputs", "run"), ("outputs", "stage's folder")):
         for name, entry in found[kind].items():
-            if kind == "outputs" and not _stays_inside(name):
-                return f"output {name!r} is outside of the stage's folder"
+            if not _stays_inside(name):
+                return f"{kind.removesuffix('s')} {name!r} is outside of the {whole}"
             if not (isinstance(entry, dict) and isinstance(entry.get("sha256"), str) and is_count(entry.get("bytes"))):
                 return f"{kind}: {name} has no SHA-256 and size"
     return None

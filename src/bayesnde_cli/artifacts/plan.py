@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from bayesnde_cli.artifacts.atomic import create_once
-from bayesnde_cli.artifacts.canonical import is_count, json_bytes, read_object
+from bayesnde_cli.artifacts.canonical import is_count, read_object
 from bayesnde_cli.artifacts.differences import compare, settings_differ
 from bayesnde_cli.artifacts.fingerprint import sha256_json
-from bayesnde_cli.artifacts.layout import RunLayout, block_indexes, repair_hint
+from bayesnde_cli.artifacts.layout import RunLayout, block_indexes, misplaced, repair_hint
+from bayesnde_cli.artifacts.sealed import SEAL, broken_seal, sealed_bytes
 from bayesnde_cli.errors import BadArtifact
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 2: sealed
+_SEALED_SINCE = 2
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Plan:
 
 def create_or_join(layout: RunLayout, plan: Plan) -> Plan:
     """The plan that is on disk afterwards, equal to the one given; `SettingsDiffer` if another one is there."""
-    if create_once(layout.plan_file(plan.stage, plan.set_name), json_bytes(asdict(plan))):
+    if create_once(layout.plan_file(plan.stage, plan.set_name), sealed_bytes(asdict(plan))):
         return plan
     return join(layout, plan)
 
@@ -77,7 +79,10 @@ def join(layout: RunLayout, plan: Plan) -> Plan:
 def read(path: Path) -> Plan:
     """The plan in a file."""
     found = {"packages": {}, **read_object(path, newest=SCHEMA_VERSION)}  # the first plans had none
-    problem = _problem(found)
+    seal = found.pop(SEAL, None)
+    problem = _problem(found) or misplaced(path, found["stage"], found["set_name"])
+    if problem is None and found["schema_version"] >= _SEALED_SINCE:
+        problem = broken_seal(found, seal)
     if problem:
         raise BadArtifact(f"{path} is damaged", found=problem, hint=repair_hint(path))
     return Plan(**found)

@@ -9,11 +9,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bayesnde_cli.artifacts.atomic import create_once
-from bayesnde_cli.artifacts.canonical import is_count, json_bytes, read_object
+from bayesnde_cli.artifacts.canonical import is_count, read_object
 from bayesnde_cli.artifacts.layout import RunLayout, repair_hint
+from bayesnde_cli.artifacts.sealed import SEAL, broken_seal, sealed_bytes
 from bayesnde_cli.errors import BadArtifact, BadUsage
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 2: sealed
+_SEALED_SINCE = 2
+_MOST_SHARDS = 10**9 - 1  # nine digits, as in `--shard`
 _EXAMPLE = "write `--shard 3/8` for the third of eight shards, or `--shard auto` in a SLURM array"
 _SLURM_VARIABLES = tuple(f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "COUNT", "MIN", "MAX"))
 
@@ -71,7 +74,7 @@ def freeze(layout: RunLayout, stage: str, set_name: str, asked: Shard | ArrayTas
     if isinstance(asked, ArrayTask):
         if not path.exists():
             first = _first_division(asked)
-            create_once(path, json_bytes({"schema_version": SCHEMA_VERSION, **asdict(first)}))
+            create_once(path, sealed_bytes({"schema_version": SCHEMA_VERSION, **asdict(first)}))
         return _shard_of_task(layout, stage, set_name, asked)
     if path.exists():
         frozen = _read(layout, stage, set_name)
@@ -150,7 +153,11 @@ def _anew(path: Path) -> str:
 def _read(layout: RunLayout, stage: str, set_name: str) -> _Frozen:
     path = layout.shards_file(stage, set_name)
     found = read_object(path, newest=SCHEMA_VERSION)
+    seal = found.pop(SEAL, None)
     first, count = found.get("first"), found.get("count")
-    if not is_count(first) or first > 1 or not is_count(count) or count == 0:
+    if not is_count(first) or first > 1 or not is_count(count) or not 0 < count <= _MOST_SHARDS:
         raise BadArtifact(f"{path} is damaged", found=f"first is {first!r}, count is {count!r}", hint=repair_hint(path))
+    problem = broken_seal(found, seal) if found["schema_version"] >= _SEALED_SINCE else None
+    if problem:
+        raise BadArtifact(f"{path} is damaged", found=problem, hint=repair_hint(path))
     return _Frozen(first, count)

@@ -1,21 +1,27 @@
 """Tables as Parquet files: atomic, stamped with what they are, and byte-equal for equal rows.
 
 However the rows come in, they leave in row groups of 65,536, so that a table gathered from eight shards is the same
-file as one written at once. Pages carry checksums, which are verified on reading.
+file as one written at once. Pages carry checksums, and the file its own SHA-256; both are verified on reading.
 """
 
 import contextlib
+import functools
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bayesnde_cli.artifacts.atomic import Draft, writing, writing_once
 from bayesnde_cli.artifacts.layout import missing_hint, repair_hint
+from bayesnde_cli.artifacts.table_digest import BLANK, KEY, is_unchanged, write_digest
 from bayesnde_cli.errors import BadArtifact, MissingArtifact
+from bayesnde_cli.headers.bad_header import BadHeader
+from bayesnde_cli.headers.parquet import declared_by_pages
+from bayesnde_cli.headers.unpacked import MAX_CELL_RATIO, is_too_far
 
 ROW_GROUP_ROWS = 65_536
 # Everything that shapes the bytes is fixed here and left to no default. Dictionaries are off: zstd does as well on
@@ -38,8 +44,9 @@ class Stamp:
     schema_name: str
     schema_version: int
     run_id: str
-    plan_hash: str | None = None
+    plan_hash: str | None = None  # of what decides its rows
     made_with: str | None = None  # versions; a reader who expects none takes any
+    block: int | None = None  # which one of the plan
 
     def metadata(self) -> dict[str, str]:
         entries = {
@@ -48,6 +55,7 @@ class Stamp:
             "bayesnde.run_id": self.run_id,
             "bayesnde.plan_hash": self.plan_hash,
             "bayesnde.made_with": self.made_with,
+            "bayesnde.block": None if self.block is None else str(self.block),
         }
         return {name: value for name, value in entries.items() if value is not None}
 
@@ -119,6 +127,12 @@ def writing_table_once(path: Path, schema: pa.Schema, stamp: Stamp) -> Iterator[
         yield writer, draft
 
 
+def read_stamped(path: Path, stamp: Stamp) -> pa.Table:
+    """The whole table in a file that must have this stamp, in a version up to this one."""
+    with opened(path, stamp, None) as file:
+        return file.read()
+
+
 def read_table(
     path: Path,
     schema_name: str,
@@ -169,6 +183,8 @@ def _table_writer(path: Path, schema: pa.Schema, stamp: Stamp) -> Iterator[Table
         writer = TableWriter(file, stamped)
         yield writer
         writer.flush()
+        file.add_key_value_metadata({KEY: BLANK})
+    write_digest(path)
 
 
 def _plain_schema(schema: pa.Schema) -> pa.Schema:
@@ -188,20 +204,58 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 @contextlib.contextmanager
 def opened(path: Path, expected: Stamp, columns: Sequence[str] | None) -> Iterator[pq.ParquetFile]:
-    """The file, checked; damage that shows only while reading becomes `BadArtifact` as well."""
+    """The file, checked; damage that shows only while reading becomes `BadArtifact` as well.
+
+    A table that is asked for its plan is one of which no manifest tells: it must have a digest of its own.
+    """
     try:
+        has_digest = _has_digest(path)
         # Not buffered ahead: that would hold the whole file while it is read in batches.
         with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+            if expected.plan_hash is not None and not has_digest:
+                raise _damaged(path, "it does not say what its SHA-256 is")
             _check_stamp(path, file, expected)
             _check_columns(path, file, columns)
             yield file
     except FileNotFoundError:
         raise MissingArtifact(f"{path} is not there", found="no such file", hint=missing_hint(path)) from None
-    except (pa.ArrowException, OSError) as error:
-        first_line = str(error).splitlines()[0]
+    except (pa.ArrowException, BadHeader, OSError, UnicodeDecodeError) as error:
+        first_line = (str(error).splitlines() or [type(error).__name__])[0]
         raise BadArtifact(
             f"{path} cannot be read as a Parquet file", found=first_line, hint=repair_hint(path)
         ) from error
+
+
+def _has_digest(path: Path) -> bool:
+    """Whether a table carries its SHA-256; `BadArtifact` if it is another, or if it unpacks to far more than ours."""
+    status = os.stat(path)
+    looked_at = _look(path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+    if looked_at.damage:
+        raise _damaged(path, looked_at.damage)
+    return looked_at.has_digest
+
+
+class _LookedAt(NamedTuple):
+    has_digest: bool
+    damage: str | None = None
+
+
+@functools.lru_cache(maxsize=64)
+def _look(path: Path, version: tuple[int, ...]) -> _LookedAt:
+    """What can be said of a version of a file as a whole: it is read once, however often it is opened."""
+    is_same = is_unchanged(path)
+    if is_same is False:
+        return _LookedAt(True, "it is not what its own SHA-256 says")
+    with path.open("rb") as stream, pq.ParquetFile(path) as file:
+        declared = declared_by_pages(stream, file.metadata, range(file.metadata.num_columns))
+    n_packed = path.stat().st_size
+    if is_too_far(n_packed, declared.n_bytes) or is_too_far(n_packed, 8 * declared.n_values, MAX_CELL_RATIO):
+        return _LookedAt(is_same is True, f"{n_packed:,} bytes become {max(declared.n_bytes, 8 * declared.n_values):,}")
+    return _LookedAt(is_same is True)
+
+
+def _damaged(path: Path, found: str) -> BadArtifact:
+    return BadArtifact(f"{path} is damaged", found=found, hint=repair_hint(path))
 
 
 def _check_stamp(path: Path, file: pq.ParquetFile, expected: Stamp) -> None:
@@ -220,7 +274,7 @@ def _check_stamp(path: Path, file: pq.ParquetFile, expected: Stamp) -> None:
 
 def _check_version(path: Path, found: str, newest: int) -> None:
     if not found.isdecimal():
-        raise BadArtifact(f"{path} is damaged", found=f"bayesnde.schema_version is {found}", hint=repair_hint(path))
+        raise _damaged(path, f"bayesnde.schema_version is {found}")
     if int(found) > newest:
         raise BadArtifact(
             f"{path} was written by a newer bayesnde",

@@ -1,19 +1,21 @@
 """What a stage builds on: complete, unchanged, and not older than what it was itself made from."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Collection, Sequence
+from pathlib import PurePosixPath
 
 from bayesnde_cli.artifacts import manifest as manifests
-from bayesnde_cli.artifacts.fingerprint import sha256_file
-from bayesnde_cli.artifacts.layout import STAGES, RunLayout
+from bayesnde_cli.artifacts.layout import STAGES, RunLayout, is_set_name
 from bayesnde_cli.artifacts.manifest import Manifest
 from bayesnde_cli.errors import MissingArtifact, StaleArtifact
 
 _PER_SET = {stage.name: stage.is_per_set for stage in STAGES}
 
 
-def require(layout: RunLayout, stage: str, set_name: str | None = None) -> Manifest:
-    """The manifest of a finished stage; `MissingArtifact` or `StaleArtifact`, with the command to run, if it is not."""
+def require(layout: RunLayout, stage: str, set_name: str | None = None, *, reading: Collection[str] = ()) -> Manifest:
+    """The manifest of a finished stage; `MissingArtifact` or `StaleArtifact`, with the command to run, if it is not.
+
+    Of the outputs, those that the caller is `reading` are compared with their hashes, the others by their sizes.
+    """
     path = layout.manifest_file(stage, set_name)
     label = layout.label(stage, set_name)
     if not path.exists():
@@ -23,7 +25,7 @@ def require(layout: RunLayout, stage: str, set_name: str | None = None) -> Manif
             hint=f"run {_missing_commands(layout, stage, set_name)}",
         )
     found = manifests.read(path)
-    manifests.check_outputs(found, path.parent, deep=False)
+    manifests.check_outputs(found, path.parent, deep=reading)
     refuse_stale(layout, stage, set_name, stale_inputs(layout, found))
     return found
 
@@ -78,24 +80,12 @@ def stale_inputs(layout: RunLayout, found: Manifest) -> list[str]:
     return sorted(lines)
 
 
-def changed_files(layout: RunLayout, hashes: Mapping[str, str]) -> list[str]:
-    """Those of the run's files, named by their path below it, whose content no longer has the hash given."""
-    return [name for name, digest in hashes.items() if not _has_hash(layout.root / name, digest)]
-
-
-def _has_hash(path: Path, digest: str) -> bool:
-    try:
-        return sha256_file(path) == digest
-    except FileNotFoundError:
-        return False
-
-
 def _source(name: str) -> tuple[str, str | None, str] | None:
     """The stage, data set and output behind an input's name; None if it did not come from the run."""
     stage, *rest = PurePosixPath(name).parts or ("",)
     if stage not in _PER_SET:
         return None
     n_folders = 1 if _PER_SET[stage] else 0
-    if len(rest) <= n_folders:
+    if len(rest) <= n_folders or (n_folders and not is_set_name(rest[0])):
         return None
     return stage, rest[0] if n_folders else None, "/".join(rest[n_folders:])

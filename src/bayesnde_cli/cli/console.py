@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
 
-from bayesnde_cli.errors import escaped
+from bayesnde_cli.errors import escaped, one_line
 from bayesnde_cli.stages.reporting import Advance, aligned, duration
 
 # Without a terminal, a line of progress at most this often (seconds).
@@ -43,7 +43,8 @@ def _say(text: str, stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _cut(cell: str) -> str:
+def cut(cell: str) -> str:
+    """A cell of a table for people, no wider than a column may be."""
     return cell if len(cell) <= _WIDEST_CELL else cell[: _WIDEST_CELL - 1] + "…"
 
 
@@ -85,10 +86,10 @@ class Console:
 
     def note(self, text: str) -> None:
         if not self.quiet:
-            _say(printable(text), self.err)
+            _say(one_line(text), self.err)
 
     def warn(self, text: str) -> None:
-        _say(f"{self._coloured('warning:', _YELLOW)} {printable(text)}", self.err)
+        _say(f"{self._coloured('warning:', _YELLOW)} {one_line(text)}", self.err)
 
     def error(self, text: str) -> None:
         label, sign, rest = printable(text).partition(":")
@@ -96,7 +97,7 @@ class Console:
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         if not self.quiet:
-            shown = [[_cut(cell) for cell in row] for row in rows]
+            shown = [[cut(cell) for cell in row] for row in rows]
             _say(f"{self._coloured(printable(title), _BOLD)}\n{aligned(header, shown)}", self.err)
 
     @contextmanager

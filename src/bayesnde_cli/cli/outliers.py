@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bayesnde_cli.cli.applying_options import check_json, finish
-from bayesnde_cli.cli.console import Console
+from bayesnde_cli.cli.console import Console, cut
 from bayesnde_cli.cli.options import AssignmentsOption, JsonOption, QuietOption, RunOption, VerboseOption, with_settings
 from bayesnde_cli.cli.run_directory import run_directory
 from bayesnde_cli.cli.scoring_options import DataArgument, asked_for
@@ -99,8 +99,8 @@ def _wanted(top: int | None, quantile: float | None, observed: int | None) -> "W
 
 def _show(table: "pa.Table", console: Console) -> None:
     """The rows for people: on a terminal as many columns as fit, the others are counted."""
-    header = table.column_names
-    rows = [[_shown(name, cell) for name, cell in row.items()] for row in table.to_pylist()]
+    header = [cut(escaped(name)) for name in table.column_names]
+    rows = [[cut(_shown(name, cell)) for name, cell in row.items()] for row in table.to_pylist()]
     if not console.out.isatty():
         console.result(aligned(header, rows))
         return
@@ -113,7 +113,7 @@ def _show(table: "pa.Table", console: Console) -> None:
     shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, name in enumerate(header[:n_fitting]):
         is_number = all(isinstance(cell, int | float | None) for cell in table.column(index).to_pylist())
-        shown.add_column(escaped(name), justify="right" if is_number else "left", no_wrap=True)
+        shown.add_column(name, justify="right" if is_number else "left", no_wrap=True)
     for row in rows:
         shown.add_row(*row[:n_fitting])
     terminal.print(shown)

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from bayesnde_cli.data.kinds import Kind
 from bayesnde_cli.data.roles import Roles, listed
-from bayesnde_cli.data.scaling import ColumnMap, map_from_json
-from bayesnde_cli.errors import BadArtifact, BadInput
+from bayesnde_cli.data.scaling import CategoricalMarginal, ColumnMap, map_from_json
+from bayesnde_cli.errors import BadInput
 from bayesnde_cli.rng import derive_seed, uniform_at
 
 SCHEMA_VERSION = 1
@@ -162,24 +162,51 @@ class Schema:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> "Schema":
-        version = document.get("schema_version")
-        if not isinstance(version, int) or version > SCHEMA_VERSION:
-            raise BadArtifact(
-                "schema.json was written by a newer bayesnde",
-                found=f"schema version: {version}, this program knows up to {SCHEMA_VERSION}",
-                hint="update bayesnde, or run `bayesnde prepare` again with --restart",
-            )
+        """The schema that `to_json` described; ValueError, TypeError or KeyError if it is none."""
         features = tuple(
-            Feature(item["name"], Kind(item["kind"]), tuple(item["categories"]), map_from_json(item["map"]))
+            Feature(_text(item["name"]), Kind(item["kind"]), _texts(item["categories"]), map_from_json(item["map"]))
             for item in document["features"]
         )
-        roles = Roles(
-            features=tuple(feature.name for feature in features),
-            condition=document["condition"],
-            outlier_label=document["outlier_label"],
-            truth=document["truth"],
-            id=document["id"],
-            split=document["split_column"],
+        names = [feature.name for feature in features]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"{len(names)} features of {len(set(names))} names")
+        for feature in features:
+            _check_categories(feature)
+        condition, outlier_label, truth, row_name, split = (
+            None if document[name] is None else _text(document[name])
+            for name in ("condition", "outlier_label", "truth", "id", "split_column")
         )
-        classes = tuple(document["classes"])
-        return cls(roles, features, classes, document["classes_are_whole"], document["seed"])
+        classes, are_whole, seed = _texts(document["classes"]), document["classes_are_whole"], document["seed"]
+        if bool(classes) != (condition is not None) or not isinstance(are_whole, bool):
+            raise ValueError(
+                f"{len(classes)} classes of the condition {condition!r}, classes_are_whole is {are_whole!r}"
+            )
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise ValueError(f"seed is {seed!r}")
+        roles = Roles(
+            features=tuple(names),
+            condition=condition,
+            outlier_label=outlier_label,
+            truth=truth,
+            id=row_name,
+            split=split,
+        )
+        return cls(roles, features, classes, are_whole, seed)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list) or len(set(map(_text, values))) < len(values):
+        raise TypeError(f"{values!r} is no list of different texts")
+    return tuple(values)
+
+
+def _check_categories(feature: Feature) -> None:
+    n_codes = len(feature.map.counts) if isinstance(feature.map, CategoricalMarginal) else len(feature.categories)
+    if bool(feature.categories) != (feature.kind is Kind.CATEGORICAL) or n_codes != len(feature.categories):
+        raise ValueError(f"column {feature.name!r} is {feature.kind} with {len(feature.categories)} categories")

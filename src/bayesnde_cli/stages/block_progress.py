@@ -1,6 +1,7 @@
 """How far a stage that works in blocks has come: from the names in its folder, and the times of some of its files."""
 
 import os
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -43,10 +44,7 @@ def block_progress(
     except BayesndeError:
         return None
     done = plans.blocks_among(names, plan)
-    n_done_shards = None
-    if frozen is not None:
-        parts = [shards.blocks_of(shards.Shard(index, frozen), plan.n_blocks) for index in range(1, frozen + 1)]
-        n_done_shards = sum(done.issuperset(part) for part in parts)
+    n_done_shards = None if frozen is None else _shards_done(plan, done, frozen)
     return BlockProgress(
         blocks_done=len(done),
         blocks=plan.n_blocks,
@@ -56,6 +54,13 @@ def block_progress(
         shards=frozen,
         seconds_left=_seconds_left(layout, plan, done) if is_running else None,
     )
+
+
+def _shards_done(plan: Plan, done: Collection[int], count: int) -> int:
+    """The shards all of whose blocks are there; those without a block are."""
+    found = Counter(shards.shard_of(block, count) for block in done)
+    n_whole = sum(n == len(shards.blocks_of(shard, plan.n_blocks)) for shard, n in found.items())
+    return n_whole + max(0, count - plan.n_blocks)
 
 
 def _rows_done(plan: Plan, done: Collection[int]) -> int:

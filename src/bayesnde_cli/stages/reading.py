@@ -1,15 +1,16 @@
 """The user's files as stages read them: in what spelling, and under what name they are recorded."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bayesnde_cli.artifacts import manifest as manifests
-from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.artifacts.canonical import read_object
+from bayesnde_cli.artifacts.layout import RunLayout, repair_hint
 from bayesnde_cli.data.readers import Source, TextFormat
-from bayesnde_cli.data.schema import Schema
+from bayesnde_cli.data.schema import SCHEMA_VERSION, Schema
+from bayesnde_cli.errors import BadArtifact
 
 # A tab is hard to type in a shell.
 _DELIMITER_WORDS = {"\\t": "\t", "tab": "\t"}
@@ -43,4 +44,10 @@ def _given(path: Path) -> str:
 
 def read_schema(layout: RunLayout) -> Schema:
     """The columns of a prepared run."""
-    return Schema.from_json(json.loads(layout.schema_file().read_bytes()))
+    path = layout.schema_file()
+    document = read_object(path, newest=SCHEMA_VERSION)
+    try:
+        return Schema.from_json(document)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        found = f"{error} is not there" if isinstance(error, KeyError) else str(error)
+        raise BadArtifact(f"{path} is damaged", found=found, hint=repair_hint(path)) from error

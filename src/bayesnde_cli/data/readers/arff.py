@@ -7,11 +7,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bayesnde_cli.data.readers.bounds import refuse_columns
 from bayesnde_cli.data.readers.encoding import encoding_of
 from bayesnde_cli.data.readers.source import Source
 from bayesnde_cli.data.readers.table import Kind, duplicates, listed, shown
 from bayesnde_cli.data.readers.text import TextTable
 from bayesnde_cli.data.readers.text_format import TextFormat, TextLayout
+from bayesnde_cli.data.readers.text_stream import MAX_RECORD_BYTES, MAX_SHOWN_BYTES, EndlessRecord, endless
 from bayesnde_cli.errors import BadInput, escaped
 
 NUMERIC_TYPES = ("numeric", "real", "integer")
@@ -19,7 +21,8 @@ MISSING_TOKENS = ("?", "")  # "NA" or "None" may be declared values here
 
 _QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 ATTRIBUTE = re.compile(rf"@attribute\s+({_QUOTED}|[^\s{{]+)\s*(.*)", re.IGNORECASE | re.DOTALL)
-VALUE = re.compile(rf"\s*({_QUOTED}|[^,]*?)\s*(?:,|$)", re.DOTALL)
+# one way to match, so that a line of a million blanks takes no longer than another
+VALUE = re.compile(rf"\s*+(?:({_QUOTED})\s*+|([^,]*+))(?:,|$)", re.DOTALL)
 NEEDS_REWRITE = re.compile(r"[%{'\"]")
 
 
@@ -102,14 +105,17 @@ def _header(source: Source, encoding: str) -> tuple[list[Attribute], int]:
     attributes: list[Attribute] = []
     n_bytes = 0
     with source.open() as stream:
-        for raw in stream:
+        while raw := stream.readline(MAX_RECORD_BYTES):
             n_bytes += len(raw)
+            if len(raw) == MAX_RECORD_BYTES:
+                raise endless(f"the header of {source.name}", EndlessRecord(raw[:MAX_SHOWN_BYTES], is_in_quotes=False))
             line = raw.decode(encoding, errors="replace").strip()
             word = line.lower()
             if word.startswith("@data"):
                 return attributes, n_bytes
             if word.startswith("@attribute"):
                 attributes.append(_attribute(source, line))
+                refuse_columns(source.name, len(attributes))
     raise BadInput(
         f"{source.name} has no @data line",
         found=f"{len(attributes)} @attribute lines and the end of the file",
@@ -138,10 +144,8 @@ def _values(text: str) -> tuple[str, ...]:
     position = 0
     while position < len(text):
         match = VALUE.match(text, position)
-        if match is None:  # an open quote: the rest is taken as it stands
-            values.append(text[position:])
-            break
-        values.append(_unquoted(match.group(1)))
+        assert match is not None  # an open quote, too, is taken as it stands
+        values.append(_unquoted(match[1] or match[2].rstrip()))
         position = match.end()
     return (*values, "") if text.endswith(",") else tuple(values)
 

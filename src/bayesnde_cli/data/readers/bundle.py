@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 
 from bayesnde_cli.data.readers.array_table import NUMBER_KINDS, ArrayTable, Piece, ReadableArray
+from bayesnde_cli.data.readers.bounds import refuse_columns
 from bayesnde_cli.data.readers.idx import shape_text
 from bayesnde_cli.data.readers.source import Source
 from bayesnde_cli.data.readers.table import made_up_names
@@ -33,6 +34,7 @@ def bundle(
     else:
         chosen = matrices[matrix]
         n_rows = chosen.shape[0]
+        refuse_columns(source.name, chosen.shape[1])
         pieces.append(Piece(made_up_names(chosen.shape[1]), chosen.dtype, chosen.blocks))
         parts.append(f"{escaped(matrix)} {shape_text(chosen.shape)}")
     beside = {key: array for key, array in vectors.items() if _length(array) == n_rows and key != matrix}

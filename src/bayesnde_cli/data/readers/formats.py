@@ -74,7 +74,7 @@ def _zip_format(source: Source) -> Format:
     try:
         with zipfile.ZipFile(source.path) as archive:
             members = archive.namelist()
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:  # names that are no UTF-8, an odd version
         raise source.damaged("zip file (NPZ, Excel or other)", error) from error
     if any(member.startswith("xl/") for member in members):
         raise BadInput(f"{source.name} is an Excel workbook", found=_members(members), hint="save the sheet as CSV")

@@ -1,11 +1,13 @@
 """IDX files (the format of MNIST): a header of type and sizes, then big-endian numbers."""
 
+import math
 import struct
 from itertools import product
 
 import numpy as np
 
 from bayesnde_cli.data.readers.array_table import ArrayTable, Piece
+from bayesnde_cli.data.readers.bounds import refuse_columns
 from bayesnde_cli.data.readers.formats import IDX_TYPES
 from bayesnde_cli.data.readers.source import Source
 from bayesnde_cli.data.readers.stored_array import StoredArray
@@ -13,6 +15,7 @@ from bayesnde_cli.data.readers.table import made_up_names
 from bayesnde_cli.errors import BadInput
 
 MAX_AXES = 3
+DEFLATE_RATIO = 1032  # the most that gzip can pack into a byte
 
 
 def open_idx(source: Source) -> ArrayTable:
@@ -31,8 +34,8 @@ def open_idx(source: Source) -> ArrayTable:
             hint="give vectors, matrices or images: up to three axes",
         )
     array = StoredArray(source, "IDX file", source.open, offset, np.dtype(IDX_TYPES[code]), shape)
-    if not source.is_gzip:
-        array.check_size(source.size())
+    array.check_size(source.size() * (DEFLATE_RATIO if source.is_gzip else 1))
+    refuse_columns(source.name, math.prod(shape[1:]))
     names = _pixel_names(*shape[1:]) if n_axes == 3 else made_up_names(shape[1] if n_axes == 2 else 1)
     description = f"IDX, {shape_text(shape)}{', gzip' if source.is_gzip else ''}"
     table = ArrayTable(source, [Piece(names, array.dtype, array.blocks)], shape[0], description)

@@ -4,20 +4,26 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 import numpy as np
 
 from bayesnde_cli.data.readers.array_table import NUMBER_KINDS, ArrayTable, Piece
+from bayesnde_cli.data.readers.bounds import refuse_bomb, refuse_columns
 from bayesnde_cli.data.readers.bundle import bundle
 from bayesnde_cli.data.readers.idx import shape_text
 from bayesnde_cli.data.readers.source import Source
 from bayesnde_cli.data.readers.stored_array import StoredArray
 from bayesnde_cli.data.readers.table import made_up_names
 from bayesnde_cli.errors import BadInput
+from bayesnde_cli.headers.bad_header import BadHeader
+from bayesnde_cli.headers.npy import read_npy_header
 
 READABLE_KINDS = NUMBER_KINDS + "U"
-DAMAGE = (ValueError, EOFError, OSError, SyntaxError, zipfile.BadZipFile, zlib.error)
+# What zipfile lets out: RuntimeError for a member with a password, NotImplementedError for an unknown way of packing.
+DAMAGE = (ValueError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error)
+# Each array is a stream of its own while the table is read.
+MAX_ARRAYS = 500
 
 
 def open_npy(source: Source) -> ArrayTable:
@@ -39,9 +45,11 @@ def open_npy(source: Source) -> ArrayTable:
         )
     array.check_size(source.size())
     is_vector = len(array.shape) == 1
-    names = made_up_names(1 if is_vector else array.shape[1])
+    n_columns = 1 if is_vector else array.shape[1]
+    refuse_columns(source.name, n_columns)
     description = f"NPY, {shape_text(array.shape)} {array.dtype}"
-    table = ArrayTable(source, [Piece(names, array.dtype, array.blocks)], array.shape[0], description)
+    pieces = [Piece(made_up_names(n_columns), array.dtype, array.blocks)]
+    table = ArrayTable(source, pieces, array.shape[0], description)
     table.has_own_names = False
     table.is_vector = is_vector
     return table
@@ -53,35 +61,44 @@ def open_npz(source: Source) -> ArrayTable:
     ignored: dict[str, str] = {}
     try:
         with zipfile.ZipFile(source.path) as archive:
-            members = archive.namelist()
-        for member in members:
-            with _member(source, member) as stream:
-                array = _stored(source, stream, "NPZ file", member=member)
-            key = member.removesuffix(".npy")
-            refused = _refused(array.dtype)
-            if refused:
-                ignored[key] = refused
-            else:
-                arrays[key] = array
+            members = archive.infolist()
+            _refuse_members(source, members)
+            for member in members:
+                with archive.open(member) as stream:
+                    array = _stored(source, stream, "NPZ file", member=member.filename)
+                key = member.filename.removesuffix(".npy")
+                refused = _refused(array.dtype)
+                if refused:
+                    ignored[key] = refused
+                else:
+                    array.check_size(member.file_size)
+                    arrays[key] = array
     except DAMAGE as error:
         raise source.damaged("NPZ file", error) from error
     return bundle(source, "NPZ", arrays, ignored)
 
 
-def _stored(source: Source, stream: BinaryIO, what: str, *, member: str | None = None) -> StoredArray:
+def _refuse_members(source: Source, members: list[zipfile.ZipInfo]) -> None:
+    if len(members) > MAX_ARRAYS:
+        raise BadInput(
+            f"{source.name} holds too many arrays",
+            found=f"{len(members):,} arrays, {MAX_ARRAYS} are the most",
+            hint="save the rows as one array of (rows, columns)",
+        )
+    hint = "if it is what it seems to be, save the arrays with `np.savez`, which packs nothing"
+    refuse_bomb(source.name, source.size(), sum(member.file_size for member in members), hint=hint)
+
+
+def _stored(source: Source, stream: IO[bytes], what: str, *, member: str | None = None) -> StoredArray:
     """The array behind an NPY header."""
     try:
-        version = np.lib.format.read_magic(stream)
-        if version == (1, 0):
-            shape, is_column_major, dtype = np.lib.format.read_array_header_1_0(stream)
-        else:
-            shape, is_column_major, dtype = np.lib.format.read_array_header_2_0(stream)
-    except (ValueError, SyntaxError) as error:
+        header = read_npy_header(stream)
+    except BadHeader as error:
         raise source.damaged(what, error) from error
     opened = source.open if member is None else lambda: _member(source, member)
     # a column-major vector is a row-major one, too
-    is_column_major = is_column_major and len(shape) > 1
-    return StoredArray(source, what, opened, stream.tell(), dtype, shape, is_column_major)
+    is_column_major = header.is_column_major and len(header.shape) > 1
+    return StoredArray(source, what, opened, header.n_header_bytes, header.dtype, header.shape, is_column_major)
 
 
 @contextmanager

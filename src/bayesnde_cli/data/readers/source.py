@@ -1,6 +1,7 @@
 """Where the bytes come from: a file, a gzip file, a pipe, or standard input; always readable again."""
 
 import gzip
+import io
 import os
 import shutil
 import sys
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from bayesnde_cli.data.readers.bounds import refuse_bomb
 from bayesnde_cli.errors import BadInput, escaped
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -39,9 +41,9 @@ class Source:
             if not self.is_gzip:
                 yield raw
                 return
-            with gzip.open(raw) as unpacked:
+            with gzip.open(raw) as unpacked, io.BufferedReader(_Counted(self, unpacked)) as stream:
                 try:
-                    yield unpacked  # type: ignore[misc]
+                    yield stream
                 except GZIP_ERRORS as error:
                     raise self.damaged("gzip file", error) from error
 
@@ -78,6 +80,24 @@ class Source:
             ) from error
         with stream:
             yield stream
+
+
+class _Counted(io.RawIOBase):
+    """Unpacked bytes, counted: a gzip file that unpacks without end is refused on the way."""
+
+    def __init__(self, source: Source, unpacked: gzip.GzipFile) -> None:
+        self._source, self._unpacked = source, unpacked
+        self._n_packed, self._n_unpacked = source.size(), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "memoryview | bytearray") -> int:  # type: ignore[override]
+        n_read = self._unpacked.readinto(buffer)
+        self._n_unpacked += n_read
+        hint = "if it is what it seems to be, unpack it with `gunzip` and give the result"
+        refuse_bomb(self._source.name, self._n_packed, self._n_unpacked, hint=hint)
+        return n_read
 
 
 def source_of(path: Path | str, *, stdin: BinaryIO | None, is_one_of_several: bool = False) -> Source:

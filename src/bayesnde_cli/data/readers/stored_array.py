@@ -8,7 +8,10 @@ from typing import BinaryIO
 
 import numpy as np
 
+from bayesnde_cli.data.readers.bounds import refuse_memory
 from bayesnde_cli.data.readers.source import Source
+
+_ROW_MAJOR = "save it row by row, with `np.ascontiguousarray(array)`: it is then read in pieces"
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class StoredArray:
             stream.read(self.offset)
             if self.is_column_major:
                 # rows are scattered over the whole file: only then is the array read in one piece
+                refuse_memory(self.source.name, total * width * self.dtype.itemsize, hint=_ROW_MAJOR)
                 whole = self._read(stream, total * width).reshape((total, width), order="F")
                 for start in range(0, total, n_rows):
                     yield whole[start : start + n_rows]

@@ -1,18 +1,21 @@
 """How a delimited text is laid out: what the user says about it, and the rest found from a sample."""
 
+import csv
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from bayesnde_cli.data.readers.bounds import refuse_columns
 from bayesnde_cli.data.readers.cells import MISSING_TOKENS, is_number
 from bayesnde_cli.data.readers.delimiter import find_delimiter, find_quote
 from bayesnde_cli.data.readers.encoding import encoding_of
 from bayesnde_cli.data.readers.preamble import preamble_of
 from bayesnde_cli.data.readers.records import WHITE_SPACE, records_of, sample_of
 from bayesnde_cli.data.readers.source import Source
-from bayesnde_cli.data.readers.table import duplicates, listed, made_up_names, shown
+from bayesnde_cli.data.readers.table import SHOWN_CHARACTERS, duplicates, listed, made_up_names, shown
 from bayesnde_cli.data.readers.text_stream import (
     MAX_RECORD_BYTES,
+    MAX_SHOWN_BYTES,
     EndlessRecord,
     decoded,
     endless,
@@ -90,7 +93,8 @@ def find_layout(source: Source, text: TextFormat) -> TextLayout:
     delimiter = asked or find_delimiter(sample, quote, text.decimal)
     records = records_of(sample, delimiter, quote)
     if not records:
-        raise BadInput(f"{source.name} is empty", found="no text", hint="give a file that holds a table")
+        raise _no_record(source, sample)
+    refuse_columns(source.name, len(records[0]))
     decimal = text.decimal or _decimal(records, delimiter)
     has_header = _has_header(records, decimal) if text.header is None else text.header
     if has_header and is_whole and sum(bool(line.strip()) for line in sample.split("\n")) == 1:
@@ -124,9 +128,21 @@ def _sample(source: Source, encoding: str, n_skipped_bytes: int) -> tuple[str, b
                 is_whole = False
                 break
             text += chunk
-            if len(text) > MAX_RECORD_BYTES and not LINE_BREAK.search(text):
-                raise endless(f"the first row of {source.name}", EndlessRecord(text.encode(), is_in_quotes=False))
+            start = max(text.rfind("\n"), text.rfind("\r")) + 1
+            if len(text) - start > MAX_RECORD_BYTES:
+                record = EndlessRecord(text[start : start + MAX_SHOWN_BYTES].encode(), is_in_quotes=False)
+                raise endless(f"the {'second' if start else 'first'} row of {source.name}", record)
     return sample_of(text, is_whole=is_whole), is_whole
+
+
+def _no_record(source: Source, sample: str) -> BadInput:
+    if not sample.strip():
+        return BadInput(f"{source.name} is empty", found="no text", hint="give a file that holds a table")
+    return BadInput(
+        f"{source.name} begins with a cell that is too long",
+        found=[f"text: {shown(sample.lstrip())}", f"a cell has {csv.field_size_limit():,} characters at most"],
+        hint='give a table of numbers and words; if a quote is not closed, close it, or use `--quote ""`',
+    )
 
 
 def _decimal(records: Sequence[Sequence[str]], delimiter: str) -> str:
@@ -168,7 +184,8 @@ def _description(
     words = {WHITE_SPACE: "separated by white space", "\t": "separated by tabs"}
     layout = words.get(delimiter, f"separated by {delimiter!r}") if len(first) > 1 else "one column"
     # Without a header the first row is shown: whoever sees names there knows what to do.
-    header = "header" if has_header else f"no header (first row: {', '.join(first[:3])}{', …' * (len(first) > 3)})"
+    some = ", ".join(cell if len(cell) <= SHOWN_CHARACTERS else f"{cell[:SHOWN_CHARACTERS]}…" for cell in first[:3])
+    header = "header" if has_header else f"no header (first row: {some}{', …' * (len(first) > 3)})"
     parts = ["CSV", layout, header]
     parts += [f"{n_skipped} comment line{'s' * (n_skipped != 1)} skipped"] if n_skipped else []
     parts += ["decimal comma"] if decimal == "," else []

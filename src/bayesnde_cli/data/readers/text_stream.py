@@ -13,6 +13,7 @@ from bayesnde_cli.errors import BadInput
 BLOCK_BYTES = 8 << 20
 MAX_RECORD_BYTES = 4 * BLOCK_BYTES
 MAX_SHOWN_BYTES = 400  # enough for the characters that a message shows
+HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # some encodings, such as utf-7, deliver surrogates on their own
 
 
 class EndlessRecord(Exception):
@@ -98,6 +99,12 @@ def decoded(source: Source, stream: BinaryIO, encoding: str, *, chunk_bytes: int
             ) from error
         if "\0" in text:
             raise _binary(source)
+        if half := HALF_CHARACTER.search(text):
+            raise BadInput(
+                f"{source.name} is not {encoding} text",
+                found=f"half a character: {half[0]!r}",
+                hint="set `--encoding`, for example `--encoding utf-8`",
+            )
         if is_first:
             text = text.removeprefix("\ufeff")
             is_first = False
@@ -145,6 +152,8 @@ def whole_lines(chunks: Iterator[str], rewrite: Callable[[str], str]) -> Iterato
         if end:
             yield rewrite(held[:end])
             held = held[end:]
+        if len(held) > MAX_RECORD_BYTES:
+            raise EndlessRecord(held[:MAX_SHOWN_BYTES].encode(), is_in_quotes=False)
     if held:
         yield rewrite(held)
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from bayesnde_cli.data.scaling import stored as read
 from bayesnde_cli.data.scaling.column_map import (
     Array,
     Noise,
     as_float,
     dequantised,
-    noise_from_json,
     noise_to_json,
     rounded_number,
     rounded_place,
@@ -49,7 +49,8 @@ class Affine:
 
 
 def affine_from_json(stored: dict[str, Any]) -> Affine:
-    return Affine(float(stored["shift"]), float(stored["scale"]), noise_from_json(stored["noise"]))
+    noise = None if stored["noise"] is None else read.noise(stored["noise"])
+    return Affine(read.number(stored["shift"], "shift"), read.number(stored["scale"], "scale", above=0), noise)
 
 
 def fit_none(noise: Noise | None = None) -> Affine:

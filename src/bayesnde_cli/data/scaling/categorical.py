@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bayesnde_cli.data.scaling import stored as read
 from bayesnde_cli.data.scaling.cells import (
     HALF_LOG_TWO_PI,
     Cells,
@@ -82,5 +83,8 @@ def fit_categorical(
 
 
 def categorical_from_json(stored: dict[str, Any]) -> CategoricalMarginal:
-    counts = np.array(stored["counts"], dtype=np.float64)
-    return CategoricalMarginal(counts, float(stored["background_weight"]), Noise(*stored["noise"]))
+    counts = read.numbers(stored["counts"], "counts", least=0)
+    if not np.sum(counts) > 0:
+        raise ValueError("counts are all 0")
+    weight = read.number(stored["background_weight"], "background_weight", above=0, most=1)
+    return CategoricalMarginal(counts, weight, narrow(read.noise(stored["noise"])))

@@ -100,7 +100,3 @@ def rounded_place(place: float, scale: float) -> float:
 
 def noise_to_json(noise: Noise | None) -> list[float] | None:
     return None if noise is None else [noise.low, noise.high]
-
-
-def noise_from_json(stored: list[float] | None) -> Noise | None:
-    return None if stored is None else Noise(float(stored[0]), float(stored[1]))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.special import log_ndtr, ndtri_exp
 
+from bayesnde_cli.data.scaling import stored as read
 from bayesnde_cli.data.scaling.cells import (
     HALF_LOG_TWO_PI,
     Cells,
@@ -17,6 +18,7 @@ from bayesnde_cli.data.scaling.column_map import (
     Noise,
     as_float,
     given,
+    narrow,
 )
 from bayesnde_cli.data.scaling.mixture import Mixture, mixture_from_json
 
@@ -144,10 +146,13 @@ class LatticeMarginal:
 
 
 def lattice_from_json(stored: dict[str, Any]) -> LatticeMarginal:
+    values, counts = read.numbers(stored["values"], "values"), read.numbers(stored["counts"], "counts", least=0)
+    if len(values) != len(counts) or not np.all(np.diff(values) > 0) or not np.sum(counts) > 0:
+        raise ValueError(f"{len(counts)} counts of {len(values)} values, which must increase")
     return LatticeMarginal(
-        values=np.array(stored["values"], dtype=np.float64),
-        counts=np.array(stored["counts"], dtype=np.float64),
+        values=values,
+        counts=counts,
         background=mixture_from_json(stored["background"]),
-        background_weight=float(stored["background_weight"]),
-        noise=Noise(*stored["noise"]),
+        background_weight=read.number(stored["background_weight"], "background_weight", above=0, most=1),
+        noise=narrow(read.noise(stored["noise"])),
     )

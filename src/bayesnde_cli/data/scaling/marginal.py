@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from bayesnde_cli.data.scaling.column_map import Array, Noise, dequantised, noise_from_json, noise_to_json
+from bayesnde_cli.data.scaling import stored as read
+from bayesnde_cli.data.scaling.column_map import Array, Noise, dequantised, noise_to_json
 from bayesnde_cli.data.scaling.mixture import Mixture, mixture_from_json
 from bayesnde_cli.data.scaling.mixture_fit import fitted_mixture
 
@@ -37,4 +38,5 @@ def fit_mixture(train: Array, validation: Array, *, noise: Noise | None = None) 
 
 
 def mixture_marginal_from_json(stored: dict[str, Any]) -> MixtureMarginal:
-    return MixtureMarginal(mixture_from_json(stored["mixture"]), noise_from_json(stored["noise"]))
+    noise = None if stored["noise"] is None else read.noise(stored["noise"])
+    return MixtureMarginal(mixture_from_json(stored["mixture"]), noise)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import log_ndtr, ndtr, ndtri_exp
 
+from bayesnde_cli.data.scaling import stored as read
 from bayesnde_cli.data.scaling.cells import HALF_LOG_TWO_PI, ROOT_TWO_PI, chunks, normal_score
 from bayesnde_cli.data.scaling.column_map import Array, as_float
 
@@ -26,6 +27,7 @@ _SMALLEST_TAIL = 1e-290
 _FARTHEST = 1e300
 _LOG_FARTHEST = 690.7
 _LARGEST = float(np.finfo(np.float64).max)
+_LEAST = float(np.finfo(np.float64).tiny)
 # Newton's method takes 5 to 13 steps; where it leaves its bracket or its steps do not shrink, the bracket is halved.
 # Steps and errors of the size of rounding errors end the search.
 _MAX_STEPS = 200
@@ -206,15 +208,18 @@ class Mixture(NamedTuple):
 
 
 def mixture_from_json(stored: dict[str, Any]) -> Mixture:
-    weight, centre, scale = stored["tail"]
-    return Mixture(
-        weights=np.array(stored["weights"], dtype=np.float64),
-        means=np.array(stored["means"], dtype=np.float64),
-        sds=np.array(stored["sds"], dtype=np.float64),
-        tail=Tail(float(weight), float(centre), float(scale)),
-        centre=float(stored["centre"]),
-        scale=float(stored["scale"]),
+    weight, centre, scale = read.numbers(stored["tail"], "tail").tolist()
+    found = Mixture(
+        weights=read.numbers(stored["weights"], "weights", least=0),
+        means=read.numbers(stored["means"], "means"),
+        sds=read.numbers(stored["sds"], "sds", least=_LEAST),
+        tail=Tail(read.number(weight, "tail", above=0), centre, read.number(scale, "tail", above=0)),
+        centre=read.number(stored["centre"], "centre"),
+        scale=read.number(stored["scale"], "scale", above=0),
     )
+    if not len(found.weights) == len(found.means) == len(found.sds):
+        raise ValueError(f"{len(found.weights)} weights, {len(found.means)} means, {len(found.sds)} sds")
+    return found
 
 
 def _by_side(z: Array, beyond: Array, weight: float) -> tuple[Array, Array]:

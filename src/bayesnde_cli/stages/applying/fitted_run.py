@@ -19,6 +19,9 @@ from bayesnde_cli.rng import generator
 from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION
 from bayesnde_cli.stages.reading import read_schema
 
+# The outputs of `refine` that a fitted run is read from.
+_MODEL = ("weights/model.npz", "latents.parquet")
+
 
 @dataclass(frozen=True)
 class FittedRun:
@@ -52,6 +55,7 @@ class FittedRun:
     def training_rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Some columns of the training rows, batch by batch."""
         path = self.layout.split_file("train")
+        require(self.layout, "prepare", reading=[path.name])
         return iter_batches(path, ROWS_SCHEMA, columns, schema_version=ROWS_SCHEMA_VERSION)
 
     def class_index(self, name: str) -> int:
@@ -92,7 +96,7 @@ class FittedRun:
 
 def fitted_run(layout: RunLayout, config: DensityConfig) -> FittedRun:
     """The run, if `prepare` and `refine` are complete and fresh; the seed is the run's if the config has none."""
-    prepared = require(layout, "prepare")
-    require(layout, "refine")
+    prepared = require(layout, "prepare", reading=[layout.schema_file().name])
+    require(layout, "refine", reading=_MODEL)
     seed = prepared.seed if config.seed is None else config.seed
     return FittedRun(layout, read_schema(layout), replace(config, seed=seed))

@@ -88,7 +88,7 @@ def _have_scored(job: Job, asked: Asked, config: DensityConfig, report: Report, 
     """Score the rows, unless they are; what is there is taken as it is if no settings were asked for."""
     is_there = job.layout.manifest_file("density", job.set_name).exists()
     if is_there and config.identity() == DensityConfig().identity():
-        require(job.layout, "density", job.set_name)
+        require(job.layout, "density", job.set_name, reading=[job.layout.density_file(job.set_name).name])
     else:
         score(job, asked, report, factory=factory)
 

@@ -2,8 +2,9 @@
 
 from bayesnde_cli.artifacts import atomic
 from bayesnde_cli.artifacts.canonical import read_object
-from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.artifacts.layout import RunLayout, repair_hint
 from bayesnde_cli.config import EvaluateConfig
+from bayesnde_cli.errors import BadArtifact
 from bayesnde_cli.stages.evaluate.job import EvaluateJob, is_up_to_date, make_evaluate_job
 from bayesnde_cli.stages.evaluate.metrics import METRICS_VERSION, make_metrics
 from bayesnde_cli.stages.evaluate.model import Model, ModelFactory, open_model
@@ -13,6 +14,7 @@ from bayesnde_cli.stages.report import report_bytes
 from bayesnde_cli.stages.reporting import Report
 from bayesnde_cli.stages.scoring import Asked, open_engine
 from bayesnde_cli.stages.scoring.engine import EngineFactory
+from bayesnde_cli.stages.scoring.rows import open_rows
 
 __all__ = ["Evaluated", "Model", "open_model", "run_evaluate"]
 
@@ -29,6 +31,7 @@ def run_evaluate(
     if not asked.is_restart and is_up_to_date(job):
         return _evaluated(job, is_up_to_date=True)
     with workplace(layout, "evaluate", job.set_name) as place:
+        open_rows(job.scoring, report)  # the report shows some; they are read again if they are gone
         model = models(layout, job.config)
         metrics = make_metrics(job, model, factory, report)
         name, page = layout.metrics_file(job.set_name).name, layout.report_file(job.set_name).name
@@ -43,4 +46,9 @@ def run_evaluate(
 
 def _evaluated(job: EvaluateJob, *, is_up_to_date: bool) -> Evaluated:
     path, page = job.layout.metrics_file(job.set_name), job.layout.report_file(job.set_name)
-    return Evaluated(str(path), str(page), is_up_to_date, read_object(path, newest=METRICS_VERSION))
+    found = Evaluated(str(path), str(page), is_up_to_date, read_object(path, newest=METRICS_VERSION))
+    try:
+        str(found)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # what cannot be told is none of ours
+        raise BadArtifact(f"{path} is damaged", found=f"{error!r}", hint=repair_hint(path)) from error
+    return found

@@ -43,8 +43,9 @@ class EvaluateJob:
 def make_evaluate_job(layout: RunLayout, asked: Asked, config: EvaluateConfig) -> EvaluateJob:
     """The job, if the densities of the set are there and fresh."""
     scoring = make_job(layout, asked, DensityConfig())
-    scored, prepared = require(layout, "density", scoring.set_name), require(layout, "prepare")
     density = layout.density_file(scoring.set_name)
+    scored = require(layout, "density", scoring.set_name, reading=[density.name])
+    prepared = require(layout, "prepare", reading=_SPLITS)
     outputs = {f"{layout.label('density', scoring.set_name)}/{density.name}": scored.outputs[density.name]}
     outputs |= {f"prepare/{name}": prepared.outputs[name] for name in _SPLITS}
     return EvaluateJob(

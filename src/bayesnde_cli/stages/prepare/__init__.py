@@ -1,6 +1,5 @@
 """`prepare`: a table becomes checked, typed, split and scaled Parquet, or one clear message."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ from bayesnde_cli.stages.prepare.survey import (
     warn_about_features,
 )
 from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION, write_splits
-from bayesnde_cli.stages.reading import describe_sources, text_format
+from bayesnde_cli.stages.reading import describe_sources, read_schema, text_format
 from bayesnde_cli.stages.reporting import Report, counted
 
 STAGE = "prepare"
@@ -72,7 +71,7 @@ def run_on(
     """Prepare the rows of sources, which the manifest records as `inputs`."""
     with workplace(layout, STAGE) as place:
         identity = {"settings": config.as_dict(), "data": {name: entry["sha256"] for name, entry in inputs.items()}}
-        if not is_restart and manifests.stage_state(layout, STAGE, identity, deep=True) is StageState.UP_TO_DATE:
+        if not is_restart and manifests.stage_state(layout, STAGE, identity) is StageState.UP_TO_DATE:
             return _prepared(layout, manifests.read(layout.manifest_file(STAGE)).run_id, is_up_to_date=True)
 
         run_id = manifests.derive_run_id(identity)
@@ -114,5 +113,5 @@ def _make(folder: Path, sources: Sequence[Source], config: PrepareConfig, report
 
 def _prepared(layout: RunLayout, run_id: str, *, is_up_to_date: bool) -> Prepared:
     n_rows = [count_rows(layout.split_file(name), ROWS_SCHEMA, schema_version=ROWS_SCHEMA_VERSION) for name in SPLITS]
-    n_features = len(json.loads(layout.schema_file().read_bytes())["features"])
+    n_features = len(read_schema(layout).features)
     return Prepared(str(layout.stage_dir(STAGE)), run_id, is_up_to_date, n_features, *n_rows)

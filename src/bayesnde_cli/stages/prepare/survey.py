@@ -153,7 +153,7 @@ def warn_about_features(
         )
     for name, fact in facts.items():
         if fact.kind is Kind.LATTICE and fact.n_distinct == n_rows == fact.maximum - fact.minimum + 1:
-            report.warn(f"column '{name}' numbers the rows; keep it aside with --id {name} or leave it out with --drop")
+            report.warn(f"column '{name}' numbers the rows; keep it aside with --id {quoted(name)} or use --drop")
     for name, fact in facts.items():
         if fact.kind is Kind.CONTINUOUS and fact.top_share > _SPIKE_SHARE:
             report.warn(

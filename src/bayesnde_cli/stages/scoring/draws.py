@@ -8,9 +8,9 @@ import pyarrow as pa
 from bayesnde_cli.artifacts import plan as plans
 from bayesnde_cli.artifacts.blocks import publish_block, read_block
 from bayesnde_cli.artifacts.environment import computing_versions, versions_text
-from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.artifacts.layout import RunLayout, repair_hint
 from bayesnde_cli.artifacts.plan import Plan
-from bayesnde_cli.artifacts.tables import Stamp, read_table, writing_table_once
+from bayesnde_cli.artifacts.tables import Stamp, read_stamped, writing_table_once
 from bayesnde_cli.errors import BadArtifact, MissingArtifact
 from bayesnde_cli.inference.block import Draws
 from bayesnde_cli.stages.reporting import Report
@@ -35,7 +35,6 @@ class DrawStore:
 
     def __init__(self, layout: RunLayout, plan: Plan) -> None:
         self._layout, self._plan = layout, plan
-        self._stamp = Stamp(DIAGNOSTICS_SCHEMA, DIAGNOSTICS_VERSION, plan.run_id, plan.plan_hash)
 
     def is_of_plan(self, report: Report) -> bool:
         """Whether draws are there that belong to the plan; says so if they belong to another one, or may do."""
@@ -57,28 +56,33 @@ class DrawStore:
 
     def read(self, block: int) -> Draws:
         """The draws of a block."""
-        diagnostics = self.diagnostics(block)
-        table = read_block(self._layout, self._plan, block)
-        n_chains = int(table["chain"][-1].as_py()) + 1
-        n_draws = int(table["draw"][-1].as_py()) + 1
-        z = table["z"].combine_chunks().flatten().to_numpy().reshape(diagnostics.num_rows, n_chains, n_draws, -1)
+        diagnostics, table = self.diagnostics(block), read_block(self._layout, self._plan, block)
         if MODES not in diagnostics.column_names:
             raise BadArtifact(
                 f"{self._layout.label(self._plan.stage, self._plan.set_name)} was made by an older bayesnde",
                 found="its diagnostics do not tell where the modes are",
                 hint=f"run `{self._layout.command(self._plan.stage, self._plan.set_name, '--restart')}`",
             )
-        modes = diagnostics[MODES].combine_chunks().flatten().to_numpy()
-        n_modes = len(modes) // (z.shape[0] * z.shape[3])
-        modes = modes.reshape(z.shape[0], n_modes, z.shape[3])
-        return Draws(*[z, *(diagnostics[name].to_numpy() for name in _OF_CHAINS), modes])
+        try:
+            return _draws(diagnostics, table)
+        except (KeyError, ValueError, TypeError, IndexError, ZeroDivisionError, pa.ArrowException) as error:
+            path = self._layout.block_file(self._plan.stage, self._plan.set_name, block)
+            found = f"it does not fit its diagnostics: {error}"
+            raise BadArtifact(f"{path} is damaged", found=found, hint=repair_hint(path)) from error
 
     def diagnostics(self, block: int) -> pa.Table:
         """A row for each row of the block."""
         path = self._layout.diagnostics_file(self._plan.set_name, block)
-        stamp = self._stamp
-        return read_table(path, stamp.schema_name, schema_version=stamp.schema_version, run_id=stamp.run_id,
-                          plan_hash=stamp.plan_hash)  # fmt: skip
+        found = read_stamped(path, self._stamp(block))
+        start, stop = self._plan.rows(block)
+        if found.num_rows != stop - start:
+            rows = f"{found.num_rows:,} rows instead of {stop - start:,}"
+            raise BadArtifact(f"{path} is damaged", found=rows, hint=repair_hint(path))
+        return found
+
+    def _stamp(self, block: int) -> Stamp:
+        plan = self._plan
+        return Stamp(DIAGNOSTICS_SCHEMA, DIAGNOSTICS_VERSION, plan.run_id, plan.plan_hash, block=block)
 
     def write(self, block: int, row_ids: np.ndarray, draws: Draws, figures: dict[str, np.ndarray]) -> None:
         """Put the draws of a block in place; all arrays may be longer than `row_ids`, by the rows that fill it up."""
@@ -89,10 +93,21 @@ class DrawStore:
         table = pa.table(diagnostics | {name: values[:n_rows] for name, values in figures.items()})
         path = self._layout.diagnostics_file(self._plan.set_name, block)
         # First the diagnostics: where there is a block, there are its diagnostics.
-        stamp = replace(self._stamp, made_with=versions_text(computing_versions()))
+        stamp = replace(self._stamp(block), made_with=versions_text(computing_versions()))
         with writing_table_once(path, table.schema, stamp) as (writer, _):
             writer.write(table)
         publish_block(self._layout, self._plan, block, _draws_table(row_ids, draws.z))
+
+
+def _draws(diagnostics: pa.Table, table: pa.Table) -> Draws:
+    """The draws in the two tables of a block."""
+    n_chains = int(table["chain"][-1].as_py()) + 1
+    n_draws = int(table["draw"][-1].as_py()) + 1
+    z = table["z"].combine_chunks().flatten().to_numpy().reshape(diagnostics.num_rows, n_chains, n_draws, -1)
+    modes = diagnostics[MODES].combine_chunks().flatten().to_numpy()
+    n_modes = len(modes) // (z.shape[0] * z.shape[3])
+    modes = modes.reshape(z.shape[0], n_modes, z.shape[3])
+    return Draws(*[z, *(diagnostics[name].to_numpy() for name in _OF_CHAINS), modes])
 
 
 def _lists(modes: np.ndarray) -> pa.ListArray:

@@ -16,7 +16,7 @@ from bayesnde_cli.artifacts.layout import TEST_SET, RunLayout
 from bayesnde_cli.artifacts.manifest import StageState
 from bayesnde_cli.artifacts.plan import Plan
 from bayesnde_cli.artifacts.shards import ArrayTask, Shard
-from bayesnde_cli.artifacts.upstream import changed_files, refuse_stale, require, stale_inputs
+from bayesnde_cli.artifacts.upstream import refuse_stale, require, stale_inputs
 from bayesnde_cli.config import PosteriorConfig
 from bayesnde_cli.data.readers import Source, TextFormat, sources_of
 from bayesnde_cli.errors import BadArtifact, StageBusy
@@ -83,9 +83,10 @@ class Job:
         )  # fmt: skip
 
     def refuse_other_model(self) -> None:
-        """Raise `StaleArtifact` if the files of `refine` are no longer those that the plan names."""
-        names = [f"refine/{output}" for output in _READ["refine"]]
-        changed = changed_files(self.layout, {name: self.hashes[name] for name in names})
+        """Raise `BadArtifact` if the files of `refine` are damaged, `StaleArtifact` if the plan names others."""
+        refined = require(self.layout, "refine", reading=_READ["refine"])
+        hashes = {f"refine/{name}": refined.outputs[name]["sha256"] for name in _READ["refine"]}
+        changed = [name for name, digest in hashes.items() if self.hashes[name] != digest]
         refuse_stale(self.layout, self.stage, self.set_name, self.not_as_read(changed))
 
     def not_as_read(self, names: Iterable[str]) -> list[str]:
@@ -102,12 +103,12 @@ class Job:
 def make_job(layout: RunLayout, asked: Asked, config: PosteriorConfig) -> Job:
     """The job, if the stages before it are complete and fresh."""
     started = utc_now()
-    upstream = {stage: require(layout, stage) for stage in _READ}
-    prepared = upstream["prepare"]
-    read = {stage: [*_READ[stage]] for stage in _READ}
-    sources = sources_of(asked.data, stdin=asked.stdin) if asked.data else []
-    if not sources:
+    read = {stage: [*names] for stage, names in _READ.items()}
+    if not asked.data:
         read["prepare"].append(layout.split_file(TEST_SET).name)
+    upstream = {stage: require(layout, stage, reading=names) for stage, names in read.items()}
+    prepared = upstream["prepare"]
+    sources = sources_of(asked.data, stdin=asked.stdin) if asked.data else []
     inputs = {
         f"{stage}/{name}": {**upstream[stage].outputs[name], "path": f"{stage}/{name}"}
         for stage, names in read.items()

@@ -4,12 +4,14 @@ The test rows are there since `prepare`. Any other table is read once and put do
 process can go straight to its blocks.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from bayesnde_cli.artifacts.fingerprint import sha256_json
 from bayesnde_cli.artifacts.layout import TEST_SET
 from bayesnde_cli.artifacts.row_ranges import RowRanges, column_names
 from bayesnde_cli.artifacts.tables import Stamp, writing_table
@@ -92,8 +94,8 @@ def open_rows(job: Job, report: Report) -> SetRows:
         stamp = Stamp(ROWS_SCHEMA, ROWS_SCHEMA_VERSION, job.run_id)
         return SetRows(job.layout.split_file(TEST_SET), stamp, schema)
     path = job.layout.rows_file(job.stage, job.set_name)
-    stamp = Stamp(STAGED_SCHEMA, STAGED_SCHEMA_VERSION, job.run_id)
-    rows = _staged(path, stamp, schema)
+    stamp = staged_stamp(job.run_id, job.hashes)
+    rows = _staged(path, stamp, schema, report)
     if rows is None:
         with alone(job.layout, job.stage, job.set_name, report):
             # Another process may have put them down meanwhile.
@@ -101,11 +103,21 @@ def open_rows(job: Job, report: Report) -> SetRows:
     return rows
 
 
-def _staged(path: Path, stamp: Stamp, schema: Schema) -> SetRows | None:
+def staged_stamp(run_id: str, hashes: Mapping[str, str]) -> Stamp:
+    """The stamp of rows that were put down, by the hashes of what a stage reads: they are those of the user's files."""
+    made_from = {name: hashes[name] for name in hashes if name.startswith("data-") or name == "prepare/schema.json"}
+    return Stamp(STAGED_SCHEMA, STAGED_SCHEMA_VERSION, run_id, sha256_json(made_from))
+
+
+def _staged(path: Path, stamp: Stamp, schema: Schema, report: Report | None = None) -> SetRows | None:
     """The rows that were put down; None if there are none, or damaged ones, or those of an earlier `prepare`."""
     try:
         return SetRows(path, stamp, schema)
-    except (BadArtifact, MissingArtifact):
+    except MissingArtifact:
+        return None
+    except BadArtifact as error:
+        if report is not None:
+            report.warn(f"{error.what} ({'; '.join(error.found)}): the rows are read again")
         return None
 
 

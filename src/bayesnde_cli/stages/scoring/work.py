@@ -10,6 +10,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from bayesnde_cli.artifacts.blocks import iter_blocks, publish_block
+from bayesnde_cli.artifacts.layout import repair_hint
 from bayesnde_cli.artifacts.plan import Plan
 from bayesnde_cli.errors import BadArtifact, MissingArtifact
 from bayesnde_cli.inference.block import Draws
@@ -128,7 +129,14 @@ class DensityWork(Work):
         return self.posterior.draws(block, rows)
 
     def tables(self) -> Iterator[pa.Table]:
-        return iter_blocks(self.job.layout, self.plan)
+        for block, table in enumerate(iter_blocks(self.job.layout, self.plan)):
+            start, stop = self.plan.rows(block)
+            if table.num_rows != stop - start or not table.schema.equals(self.columns):
+                path = self.job.layout.block_file(self.plan.stage, self.plan.set_name, block)
+                found = f"{table.num_rows:,} rows of {table.num_columns} columns, expected {stop - start:,} of "
+                found += f"{len(self.columns)}, or columns of other names or types"
+                raise BadArtifact(f"{path} is damaged", found=found, hint=repair_hint(path))
+            yield table
 
     def summary(self) -> DensitySummary:
         return DensitySummary(self.rows.n_features)

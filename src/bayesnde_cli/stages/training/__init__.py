@@ -11,8 +11,8 @@ from bayesnde_cli.config import RefineConfig, TrainingConfig, WarmstartConfig
 from bayesnde_cli.stages.outputs import workplace
 from bayesnde_cli.stages.reporting import Report
 
-# Of a stage's outputs, those that decide what a training stage makes.
-_READ = ("train.parquet", "validation.parquet", "schema.json", "weights/model.npz")
+# Of the outputs of a stage, those that decide what a training stage makes.
+_READ = {"prepare": ("train.parquet", "validation.parquet", "schema.json"), "warmstart": ("weights/model.npz",)}
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def run_warmstart(
     layout: RunLayout, config: WarmstartConfig, report: Report, *, is_restart: bool, is_verbose: bool
 ) -> Trained:
     """Fit the model from scratch."""
-    upstream = {"prepare": require(layout, "prepare")}
+    upstream = {"prepare": require(layout, "prepare", reading=_READ["prepare"])}
     return _run(layout, config, report, upstream=upstream, is_restart=is_restart, is_verbose=is_verbose)
 
 
@@ -51,7 +51,7 @@ def run_refine(
     layout: RunLayout, config: RefineConfig, report: Report, *, is_restart: bool, is_verbose: bool
 ) -> Trained:
     """Go on from the warm start."""
-    upstream = {"prepare": require(layout, "prepare"), "warmstart": require(layout, "warmstart")}
+    upstream = {stage: require(layout, stage, reading=names) for stage, names in _READ.items()}
     return _run(layout, config, report, upstream=upstream, is_restart=is_restart, is_verbose=is_verbose)
 
 
@@ -65,8 +65,7 @@ def _run(
     inputs = {
         f"{name}/{output}": {**manifest.outputs[output], "path": f"{name}/{output}"}
         for name, manifest in upstream.items()
-        for output in _READ
-        if output in manifest.outputs
+        for output in _READ[name]
     }
     identity = {"settings": config.identity(), "inputs": {name: entry["sha256"] for name, entry in inputs.items()}}
     if not is_restart and manifests.stage_state(layout, stage, identity) is StageState.UP_TO_DATE:

@@ -12,9 +12,9 @@ from bayesnde_cli.artifacts.arrays import read_arrays, write_arrays
 from bayesnde_cli.artifacts.atomic import sweep
 from bayesnde_cli.artifacts.differences import compare, settings_differ
 from bayesnde_cli.artifacts.fingerprint import sha256_json
-from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.artifacts.layout import RunLayout, repair_hint
 from bayesnde_cli.config import TrainingConfig
-from bayesnde_cli.errors import BadArtifact
+from bayesnde_cli.errors import BadArtifact, MissingArtifact, SettingsDiffer
 from bayesnde_cli.stages.training.looks import chosen_look
 
 if TYPE_CHECKING:
@@ -54,39 +54,70 @@ class Checkpoints:
         One of another identity, or one that cannot be read, is an error unless this is a restart. A restart that was
         itself interrupted goes on.
         """
-        from bayesnde_cli.stages.training.fitting import Progress
-
         sweep(self._folder)
         if not self._state_file.exists():
             return None
         try:
-            arrays, facts = read_arrays(self._state_file)
-        except BadArtifact:
+            return self._progress(template)
+        except (BadArtifact, MissingArtifact, SettingsDiffer):
             if self._is_restart:
                 return None
             raise
-        if sha256_json(facts["identity"]) != sha256_json(self._identity):
-            if self._is_restart:
-                return None
-            raise settings_differ(self._layout, self._config.stage, None, compare(facts["identity"], self._identity))
-        leaves = [tf.constant(arrays[name]) for name in sorted(arrays)]
-        state = tf.nest.pack_sequence_as(template(facts["phase"]), leaves)
-        return Progress(facts["phase"], facts["n_rounds"], state, tuple(facts["history"]), tuple(facts["looks"]))
+
+    def _progress(self, template: Callable[[int], Any]) -> "Progress":
+        from bayesnde_cli.stages.training.fitting import Progress
+
+        arrays, facts = read_arrays(self._state_file)
+        self._check_identity(facts.get("identity"))
+        try:
+            phase, n_rounds, history, looks = (facts[name] for name in ("phase", "n_rounds", "history", "looks"))
+            state = self._state(arrays, template(phase))
+            kept = self._kept(looks, self._config.select)
+            progress = Progress(phase, n_rounds, state, tuple(history), tuple(looks))
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise self._damaged(self._state_file, f"{error!r}") from error
+        for look in kept:
+            self.weights(look)
+        return progress
+
+    def _check_identity(self, found: Any) -> None:
+        if not isinstance(found, dict):
+            raise self._damaged(self._state_file, f"identity is {found!r}")
+        if sha256_json(found) != sha256_json(self._identity):
+            raise settings_differ(self._layout, self._config.stage, None, compare(found, self._identity))
+
+    def _state(self, arrays: dict[str, np.ndarray], template: Any) -> Any:
+        """The arrays in the structure of a state; `BadArtifact` if they are those of another one."""
+        wanted = [(leaf.dtype.as_numpy_dtype, tuple(leaf.shape)) for leaf in tf.nest.flatten(template)]
+        found = [(arrays[name].dtype, arrays[name].shape) for name in sorted(arrays)]
+        if found != wanted:
+            raise self._damaged(self._state_file, f"{len(found)} arrays that do not fit the {len(wanted)} of the state")
+        return tf.nest.pack_sequence_as(template, [tf.constant(arrays[name]) for name in sorted(arrays)])
 
     def write_weights(self, look: int, weights: dict[str, np.ndarray]) -> None:
-        write_arrays(self._weights_file(look), weights, {})
+        write_arrays(self._weights_file(look), weights, {"identity": sha256_json(self._identity), "look": look})
 
     def weights(self, look: int) -> dict[str, np.ndarray]:
         """The weights of a look that has not been forgotten."""
-        return read_arrays(self._weights_file(look))[0]
+        path = self._weights_file(look)
+        arrays, facts = read_arrays(path)
+        if (facts.get("identity"), facts.get("look")) != (sha256_json(self._identity), look):
+            raise self._damaged(path, "it belongs to other settings or data, or to another look")
+        return arrays
+
+    def _damaged(self, path: Path, found: str) -> BadArtifact:
+        return BadArtifact(f"{path} is damaged", found=found, hint=repair_hint(path))
+
+    def _kept(self, looks: Sequence[dict[str, Any]], select: str) -> list[int]:
+        """The looks whose weights may still be chosen; by rank, any may be."""
+        if not looks:
+            return []
+        return list(range(len(looks))) if select == "rank" else [chosen_look(looks, select)]
 
     def forget(self, looks: Sequence[dict[str, Any]], select: str) -> None:
-        """Remove the weights of looks that cannot be chosen any more; by rank, any may still be."""
-        if select != "rank":
-            kept = chosen_look(looks, select)
-            for look in range(len(looks)):
-                if look != kept:
-                    self._weights_file(look).unlink(missing_ok=True)
+        """Remove the weights of looks that cannot be chosen any more."""
+        for look in set(range(len(looks))).difference(self._kept(looks, select)):
+            self._weights_file(look).unlink(missing_ok=True)
 
     def forget_all(self) -> None:
         """Remove everything: the chosen weights are an output of the stage. The state goes first, as it names looks."""

@@ -54,8 +54,8 @@ CONFIG
     echo "NodeName=n$node NodeHostname=$host NodeAddr=127.0.0.1 Port=${ports[node]} CPUs=4 RealMemory=1000 Gres=gpu:2"
   done >> "$SLURM_CONF"
   echo "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP" >> "$SLURM_CONF"
-  touch "$dir/gpu0" "$dir/gpu1"
-  echo "Name=gpu File=$dir/gpu[0-1]" > "$dir/gres.conf"
+  # Any character devices will do.
+  printf "Name=gpu File=%s\n" /dev/null /dev/zero > "$dir/gres.conf"
   echo "CgroupAutomount=no" > "$dir/cgroup.conf"
 }
 
@@ -81,9 +81,16 @@ start() {
 }
 
 stop() {
-  local file
+  local file pid pids=()
   for file in "$dir"/slurmd-*.pid "$dir/slurmctld.pid" "$dir/munge/pid"; do
-    [ ! -s "$file" ] || kill "$(cat "$file")" 2> /dev/null || true
+    [ ! -s "$file" ] || pids+=("$(cat "$file")")
+  done
+  [ ${#pids[@]} -eq 0 ] || kill "${pids[@]}" 2> /dev/null || true
+  for pid in "${pids[@]}"; do
+    for _ in $(seq 50); do # a process that has ended has no command line, even if nobody has asked after it
+      [ -n "$(tr -d '\0' 2> /dev/null < "/proc/$pid/cmdline")" ] || break
+      sleep 0.1
+    done
   done
 }
 

@@ -19,9 +19,10 @@ def array_of(tasks: Sequence[int], limit: int | None = None) -> str:
     return text if limit is None else f"{text}%{limit}"
 
 
-def array_line(layout: RunLayout, set_name: str, array: str) -> str:
-    """The line that submits some tasks of an array."""
-    return f"sbatch --array={array} {quoted(layout.array_script(set_name))}"
+def array_line(layout: RunLayout, set_name: str, array: str | None) -> str:
+    """The line that submits some tasks of an array, or all that its script names."""
+    tasks = "" if array is None else f" --array={array}"
+    return f"sbatch{tasks} {quoted(layout.array_script(set_name))}"
 
 
 def gather_line(layout: RunLayout, set_name: str, array_id: str | None = "JOBID") -> str:

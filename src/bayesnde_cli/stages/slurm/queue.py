@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 # `status` answers in less than a second, whatever the scheduler does.
-_PATIENCE_SECONDS = 0.6
+PATIENCE_SECONDS = 0.6
 # States of a job that is in the queue and has no node.
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 
@@ -56,7 +56,7 @@ def look_at_queue(names: Iterable[str]) -> Queue:
     except OSError:
         return Queue(problem="there is no squeue here")
     try:
-        out, err = process.communicate(timeout=_PATIENCE_SECONDS)
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
     except subprocess.TimeoutExpired:
         _end(process.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -16,7 +16,7 @@ _ARRAY_BODY = """
 : "${SLURM_ARRAY_TASK_ID:?submit this script with sbatch}"
 %(beginning)s
 # Blocks that are there, of whatever shard.
-n_blocks() { find %(folders)s -name '*.parquet' 2> /dev/null | wc -l; }
+n_blocks() { find %(folders)s -name '[!.]*.parquet' 2> /dev/null | wc -l; }
 n_before=$(n_blocks)
 
 # The number of shards is written out: SLURM's own count is another one when --array=3,7 is submitted again.
@@ -29,14 +29,12 @@ child=$!
 # TERM: scancel, or preemption. SLURM tells every process, bayesnde too. A task that was cancelled must not come back,
 # and one that was preempted is put back into the queue by SLURM.
 stopped_by=
-trap 'stopped_by=USR1; is_woken=yes; kill -USR1 "$child"' USR1
-trap 'stopped_by=TERM; is_woken=yes' TERM
-is_woken=yes
-while [ -n "$is_woken" ]; do  # a signal ends `wait`, and not bayesnde
-  is_woken=
-  wait "$child"
-  code=$?
-done
+trap 'stopped_by=USR1; kill -USR1 "$child"' USR1
+trap 'stopped_by=TERM' TERM
+# Not by `wait` alone: a signal that comes just as bayesnde ends would make bash lose its exit code.
+while kill -0 "$child" 2> /dev/null; do sleep 1; done
+wait "$child"
+code=$?
 
 # 75: run it again to go on (138: USR1 came before bayesnde could listen). This task alone goes back into the queue,
 # if a block was finished meanwhile: otherwise it would come back for ever.
@@ -167,7 +165,7 @@ class ArrayJob:
                 f"cd {shlex.quote(self.folder)} || exit",
                 self.setup.text,
                 "# --- end of the setup",
-                "set +eu  # exit codes are looked at below\n",
+                "set +eu  # whatever the setup has set\n",
             ]
             setup = "\n".join(lines)
         return _BEGINNING % {"program": shlex.join(self.program), "setup": setup}

@@ -130,8 +130,8 @@ def _foretell(plan: Plan, done: set[int], tasks: Sequence[int], request: Request
 def _commands(layout: RunLayout, set_name: str, tasks: Sequence[int], request: Request) -> tuple[str, ...]:
     if not tasks:
         return (gather_line(layout, set_name, None),)
-    whole = array_of(tasks, request.array_limit)
-    return array_line(layout, set_name, whole), gather_line(layout, set_name)
+    array = None if len(tasks) == request.shards else array_of(tasks, request.array_limit)
+    return array_line(layout, set_name, array), gather_line(layout, set_name)
 
 
 def _submitted(layout: RunLayout, written: ArrayWritten, request: Request) -> ArrayWritten:

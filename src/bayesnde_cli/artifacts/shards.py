@@ -4,7 +4,7 @@ Resubmitting `--array=3,7` changes SLURM_ARRAY_TASK_COUNT and _MIN, so they coun
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -103,9 +103,10 @@ def blocks_of(shard: Shard, n_blocks: int) -> range:
     return range(shard.index - 1, n_blocks, shard.count)
 
 
-def shard_of(block: int, count: int) -> Shard:
-    """The shard, of `count`, that a block belongs to."""
-    return Shard(block % count + 1, count)
+def missing_shards(done: Collection[int], count: int, n_blocks: int) -> list[int]:
+    """Which of `count` shards have blocks that are not done, by number."""
+    left = {block % count + 1 for block in range(n_blocks) if block not in done}
+    return sorted(left)
 
 
 def _array_task(environ: Mapping[str, str]) -> ArrayTask:

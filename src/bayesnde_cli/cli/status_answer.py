@@ -33,6 +33,8 @@ class StatusQuestion:
         lines = [_line(item) for item in found.stages]
         console.result(f"run directory: {found.run}")
         console.result(aligned(["stage", "state", "blocks", "shards", "detail"], lines))
+        for array in found.arrays:
+            console.result(str(array))
         console.result(f"next: {found.next_command or 'nothing, all stages are done'}")
         return 0 if found.is_sound else 3
 

@@ -1,6 +1,7 @@
 """`posterior` and `density`: rows are scored in blocks that any number of processes can share."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from bayesnde_cli.artifacts import manifest as manifests
 from bayesnde_cli.artifacts import shards
@@ -26,7 +27,10 @@ from bayesnde_cli.stages.scoring.sharing import share
 from bayesnde_cli.stages.scoring.versions import warn_of_other_versions
 from bayesnde_cli.stages.scoring.work import DensityWork, PosteriorWork, Work
 
-__all__ = ["Asked", "Drawn", "Scored", "ShardDone", "open_engine", "run_density", "run_posterior", "score"]
+__all__ = [
+    "Asked", "Drawn", "Planned", "Scored", "ShardDone", "open_engine", "planned", "run_density", "run_posterior",
+    "score",
+]  # fmt: skip
 
 
 def run_posterior(
@@ -85,6 +89,22 @@ def score(
             return _shard_done(work, shard)
         combined(work)
         return _scored(job, report, chosen, is_up_to_date=False)
+
+
+class Planned(NamedTuple):
+    """The rows of a data set that is still to be scored, and its plan."""
+
+    rows: SetRows
+    plan: Plan
+
+
+def planned(job: Job, report: Report, *, is_restart: bool) -> Planned | None:
+    """The rows of a job as `density` would begin it, put down with their plan for others to compute; None if done."""
+    with no_empty_folders(job.folder):
+        if is_up_to_date(job, is_restart=is_restart):
+            return None
+        rows = open_rows(job, report)
+        return Planned(rows, _joined(job, rows, report))
 
 
 def _keep(draws: PosteriorWork, shard: Shard | None) -> None:

@@ -13,7 +13,7 @@ import pytest
 from bayesnde_cli.artifacts import array_record
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.stages.slurm import queue
-from fake_engine import SMALL, pretend_refined
+from fake_engine import SMALL, pretend_refined, pretend_warmed
 
 SETTINGS = ["--set", "density.block_rows=8", "--set", "density.draws=4", "--set", "density.chains=2"]
 pytestmark = pytest.mark.usefixtures("engines")
@@ -23,9 +23,7 @@ pytestmark = pytest.mark.usefixtures("engines")
 def run(fitted: Path, tmp_path: Path) -> Path:
     """A run that looks fitted to `status`, too."""
     run = Path(shutil.copytree(fitted, tmp_path / "run"))
-    shutil.copytree(run / "refine", run / "warmstart")
-    document = json.loads((run / "refine/manifest.json").read_text()) | {"stage": "warmstart"}
-    (run / "warmstart/manifest.json").write_text(json.dumps(document))
+    pretend_warmed(run)
     return run
 
 
@@ -186,8 +184,8 @@ def test_another_division_and_other_settings_are_refused_before_anything_is_sent
     assert (refused.code, refused.err) == (
         2,
         "error: density/test was made with other settings or data\n  settings.draws: 4 -> 5\n"
-        f"hint: run `bayesnde slurm --run {run} --restart` to make it again, or keep it and use another run directory "
-        "with `--run OTHER`\n",
+        f"hint: run `bayesnde slurm --run {run} --restart` with the same options to make it again, or keep it "
+        "and use another run directory with `--run OTHER`\n",
     )
     again = bayesnde("slurm", "--run", run, *SETTINGS, "--set", "density.draws=5", "--restart")
     assert ", 8 blocks in 8 shards\n" in again.out  # the division went with the blocks

@@ -171,7 +171,7 @@ def test_a_flipped_byte_is_seen_when_verifying(bayesnde: Callable, run: Path) ->
 
 def test_a_file_instead_of_a_run_is_no_run(bayesnde: Callable, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert bayesnde("status", "--run", tmp_path / "file").code == 3
+    assert bayesnde("status", "--run", tmp_path / "file").code == 2
 
 
 @pytest.mark.parametrize("options", [[], ["--json"], ["--verify"], ["--verify", "--json"]], ids=" ".join)

@@ -187,8 +187,10 @@ def test_another_division_and_other_settings_are_refused_before_anything_is_sent
         f"hint: run `bayesnde slurm --run {run} --restart` with the same options to make it again, or keep it "
         "and use another run directory with `--run OTHER`\n",
     )
+    name = _name(run)
     again = bayesnde("slurm", "--run", run, *SETTINGS, "--set", "density.draws=5", "--restart")
     assert ", 8 blocks in 8 shards\n" in again.out  # the division went with the blocks
+    assert _name(run) != name  # what is in the queue with the old settings does not count
     assert "--restart" not in (run / "slurm/test/array.sbatch").read_text()  # once is enough
 
 

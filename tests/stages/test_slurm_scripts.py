@@ -1,5 +1,6 @@
 """The script of an array as bash runs it: paths of any kind, signals, exit codes, and when a task is requeued."""
 
+import contextlib
 import os
 import re
 import shlex
@@ -111,15 +112,20 @@ def test_a_task_is_requeued_if_it_ran_out_of_time_and_got_on(
     process = subprocess.Popen(
         ["bash", str(path)], env=_environ(tmp_path, 3), stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    if sent is not None:
-        deadline = time.monotonic() + 20.0
-        while not ((run / "density/test/ready").exists() and _has_traps(process.pid)) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        if sent == "USR1":  # to the shell alone, as B: says
-            process.send_signal(signal.SIGUSR1)
-        else:  # to every process, as SLURM does
-            os.killpg(process.pid, signal.SIGTERM)
-    _, err = process.communicate(timeout=20.0)
+    try:
+        if sent is not None:
+            deadline = time.monotonic() + 20.0
+            while not ((run / "density/test/ready").exists() and _has_traps(process.pid)):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            if sent == "USR1":  # to the shell alone, as B: says
+                process.send_signal(signal.SIGUSR1)
+            else:  # to every process, as SLURM does
+                os.killpg(process.pid, signal.SIGTERM)
+        _, err = process.communicate(timeout=20.0)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == code, err
     told = tmp_path / "scontrol.txt"
     assert (told.read_text() if told.exists() else None) == ("requeue 77_3\n" if is_requeued else None)

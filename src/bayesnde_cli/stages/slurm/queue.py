@@ -42,7 +42,7 @@ class Queue:
         return tuple(sorted(found[False])), tuple(sorted(found[True]))
 
 
-def look_at_queue(names: Iterable[str]) -> Queue:
+def look_at_queue(names: Iterable[str], *, patience: float | None = None) -> Queue:
     """The tasks of the jobs of these names that have not ended."""
     import subprocess  # 10 ms that a `status` without arrays does not need
 
@@ -56,7 +56,7 @@ def look_at_queue(names: Iterable[str]) -> Queue:
     except OSError:
         return Queue(problem="there is no squeue here")
     try:
-        out, err = process.communicate(timeout=PATIENCE_SECONDS)
+        out, err = process.communicate(timeout=PATIENCE_SECONDS if patience is None else patience)
     except subprocess.TimeoutExpired:
         _end(process.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):

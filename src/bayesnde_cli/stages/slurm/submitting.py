@@ -22,6 +22,9 @@ from bayesnde_cli.stages.slurm.requests import SIGNAL_SECONDS, Request, Setup
 from bayesnde_cli.stages.slurm.sbatch import require_sbatch, submit
 from bayesnde_cli.stages.slurm.writing import array_job, divided, write_scripts
 
+# How long to wait for a scheduler that has much to do; without its answer nothing is in the queue.
+_PATIENCE_SECONDS = 10.0
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -49,10 +52,11 @@ def run_slurm(
     done = blocks_done(layout, left.plan)
     n_earlier = _earlier_shards(layout, set_name)
     request = divided(layout, left.plan, wanted.request, report, is_count_chosen=wanted.is_count_chosen)
-    array = array_job(layout, set_name, config, request, wanted.setup, asked.data)
+    array = array_job(layout, left.plan, config, request, wanted.setup, asked.data)
     write_scripts(array)
     missing = shards.missing_shards(done, request.shards, left.plan.n_blocks)
-    running, pending = look_at_queue([array.record.job_name]).tasks_of(array.record.job_name)
+    queue = look_at_queue([array.record.job_name], patience=_PATIENCE_SECONDS)
+    running, pending = queue.tasks_of(array.record.job_name)
     tasks = sorted({*missing} - {*running, *pending})
     if missing and not tasks:
         return NothingToDo(set_name, f"{layout.label('density', set_name)}: SLURM has all missing shards in its queue")

@@ -33,12 +33,12 @@ def divided(layout: RunLayout, plan: Plan, request: Request, report: Report, *, 
 
 
 def array_job(
-    layout: RunLayout, set_name: str, config: DensityConfig, request: Request, setup: Setup | None, data: Sequence[Path]
+    layout: RunLayout, plan: Plan, config: DensityConfig, request: Request, setup: Setup | None, data: Sequence[Path]
 ) -> ArrayJob:
-    """The jobs that score a data set."""
-    run = os.path.abspath(layout.root)
-    # Tasks of two divisions have the same numbers: their jobs must not have the same name.
-    digest = sha256_json([run, request.shards])[:8]
+    """The jobs that carry out a plan."""
+    run, set_name = os.path.abspath(layout.root), plan.set_name
+    # By their name jobs are found in the queue: those of another division, or of other settings, must not be.
+    digest = sha256_json([run, request.shards, plan.plan_hash])[:8]
     defaults = DensityConfig().as_dict()
     chosen = {name: value for name, value in config.as_dict().items() if value != defaults[name] and name != "threads"}
     if request.gpus_per_task and config.device == defaults["device"]:

@@ -28,9 +28,9 @@ def test_a_task_that_is_told_that_its_time_is_over_goes_back_into_the_queue_and_
 
 
 def test_slurm_itself_tells_a_task_before_its_time_is_over(cluster: Cluster, reference: bytes) -> None:
-    """A minute of time, and a signal 20 s before its end or up to 30 s earlier: in the tenth second at the earliest."""
+    """A minute of time, and a signal 15 s before its end or up to 30 s earlier: after 15 s at the earliest."""
     cluster.write("--shards", "1", before=_slow_at_first(1))
-    array = cluster.submit("array", "--time=1", "--signal=B:USR1@20")
+    array = cluster.submit("array", "--time=1", "--signal=B:USR1@15")
     cluster.gather(array)
     log = cluster.logs()
     assert "error: stopped by SIGUSR1\n" in log

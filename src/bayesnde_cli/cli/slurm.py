@@ -17,7 +17,7 @@ from bayesnde_cli.cli.options import (
     with_settings,
 )
 from bayesnde_cli.cli.run_directory import run_directory
-from bayesnde_cli.cli.scoring_options import DataArgument, asked_for
+from bayesnde_cli.cli.scoring_options import asked_for
 from bayesnde_cli.config import DensityConfig
 from bayesnde_cli.stages.slurm.requests import Request, read_setup
 
@@ -27,7 +27,14 @@ _DEFAULT = Request()
 @with_settings(DensityConfig, ())
 def slurm(
     config: DensityConfig,
-    data: DataArgument = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[DATA]...",
+            help="Files with the columns of the model. [default: the test rows]",
+            show_default=False,
+        ),
+    ] = None,
     submit: Annotated[bool, typer.Option("--submit", help="Send both jobs to SLURM.")] = False,
     shards: Annotated[
         int | None,

@@ -6,7 +6,8 @@ An error prints as
       missing: 4, 12, 20
     hint: run `bayesnde density --shard 5/8`
 
-The class decides the exit code. Anything that is not a `BayesndeError` is a bug of ours and keeps its traceback.
+The class decides the exit code. Anything that is neither a `BayesndeError` nor `Stopped` is a bug of ours
+and keeps its traceback.
 """
 
 from collections.abc import Sequence
@@ -27,10 +28,8 @@ def escaped(text: str, keep: str = "") -> str:
     return "".join(char if char.isprintable() or char in keep else repr(char)[1:-1] for char in text)
 
 
-class BayesndeError(Exception):
-    """A mistake with a message in three parts: what, found, way out."""
-
-    exit_code = 2
+class Told(BaseException):
+    """A message in three parts: what, found, way out."""
 
     def __init__(self, what: str, *, found: str | Sequence[str] = (), hint: str) -> None:
         self.what = what
@@ -41,6 +40,12 @@ class BayesndeError(Exception):
     def __str__(self) -> str:
         lines = [f"error: {self.what}", *(f"  {line}" for line in self.found), f"hint: {self.hint}"]
         return "\n".join(lines)
+
+
+class BayesndeError(Told, Exception):
+    """A mistake that a user can mend."""
+
+    exit_code = 2
 
 
 class BadUsage(BayesndeError):
@@ -99,7 +104,10 @@ class RequirementNotMet(BayesndeError):
     exit_code = 5
 
 
-class Stopped(BayesndeError):
-    """A signal asked us to stop; what was done is saved."""
+class Stopped(Told):
+    """A signal asked us to stop; what was done is saved.
+
+    It may come anywhere. Nobody who takes an `Exception` for a failure, here or in a library, is to take this for one.
+    """
 
     exit_code = 75

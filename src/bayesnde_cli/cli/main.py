@@ -9,7 +9,7 @@ from bayesnde_cli.cli.console import Console
 from bayesnde_cli.cli.output_closed import OutputClosed
 from bayesnde_cli.cli.signals import stopping_on_signals
 from bayesnde_cli.cli.status_answer import plain_question
-from bayesnde_cli.errors import BayesndeError
+from bayesnde_cli.errors import BayesndeError, Stopped
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def run(arguments: list[str]) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
         return code
-    except BayesndeError as error:
+    except (BayesndeError, Stopped) as error:
         console.error(str(error))
         return error.exit_code
     except (BrokenPipeError, OutputClosed):

@@ -1,11 +1,16 @@
 """What many tests need: the command line in this process, a run to score rows with, where the real data sets are."""
 
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+# A shell without job control starts what is in the background with Ctrl-C ignored, and so would we our processes.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples" / "data"

@@ -6,7 +6,8 @@ An error prints as
       missing: 4, 12, 20
     hint: run `bayesnde density --shard 5/8`
 
-The class decides the exit code. Anything that is not a `BayesndeError` is a bug of ours and keeps its traceback.
+The class decides the exit code. Anything that is neither a `BayesndeError` nor `Stopped` is a bug of ours
+and keeps its traceback.
 """
 
 from collections.abc import Sequence

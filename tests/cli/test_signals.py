@@ -87,7 +87,16 @@ def test_signals_are_listened_to_before_the_rest_is_loaded() -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     ours = {name for name in loaded if name.startswith("bayesnde_cli.")}
     assert ours == {
-        f"bayesnde_cli.{name}" for name in ("cli", "cli.main", "cli.output_closed", "cli.signals", "errors")
+        f"bayesnde_cli.{name}"
+        for name in (
+            "artifacts",
+            "artifacts.held_signals",
+            "cli",
+            "cli.main",
+            "cli.output_closed",
+            "cli.signals",
+            "errors",
+        )
     }
     assert not {"typer", "rich", "numpy", "dataclasses"} & set(loaded)
 

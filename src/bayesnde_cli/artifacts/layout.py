@@ -40,6 +40,8 @@ _BLOCK_NAME = re.compile(rf"block-{_NUMBER}\.parquet", re.ASCII)
 _DIAGNOSTICS_NAME = re.compile(rf"diagnostics-{_NUMBER}\.parquet", re.ASCII)
 _CLAIM_NAME = re.compile(rf"\.claim-{_NUMBER}", re.ASCII)
 _ARRAY_RECORD = "array.json"
+# A claim on a stage or a block, or on the taking over of such a claim.
+_ANY_CLAIM = re.compile(rf"(\.running|\.claim-{_NUMBER})(\.taking)*", re.ASCII)
 
 
 def stage_named(name: str) -> Stage:
@@ -76,6 +78,11 @@ def claim_name(index: int) -> str:
 def claim_indexes(file_names: Iterable[str]) -> list[int]:
     """The numbers of the blocks that files of these names claim; other files are passed over."""
     return _indexes_in(_CLAIM_NAME, file_names)
+
+
+def claim_names(file_names: Iterable[str]) -> list[str]:
+    """Those of the names that files have which claim a stage, a block, or the taking over of a claim."""
+    return [name for name in file_names if _ANY_CLAIM.fullmatch(name)]
 
 
 def _indexes_in(pattern: re.Pattern[str], file_names: Iterable[str]) -> list[int]:
@@ -116,6 +123,14 @@ class RunLayout:
 
     def checkpoint_dir(self, stage: str) -> Path:
         return self.stage_dir(stage) / "checkpoint"
+
+    def checkpoint_file(self, stage: str) -> Path:
+        """The state that a training stage goes on from."""
+        return self.checkpoint_dir(stage) / "state.npz"
+
+    def look_file(self, stage: str, look: int) -> Path:
+        """The weights at a look at the validation rows."""
+        return self.checkpoint_dir(stage) / f"look-{look:05d}.npz"
 
     def weights_dir(self, stage: str) -> Path:
         return self.stage_dir(stage) / "weights"

@@ -8,8 +8,9 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol, TextIO, cast
 
+from bayesnde_cli.cli.patient_stream import PatientStream
 from bayesnde_cli.errors import escaped, one_line
 from bayesnde_cli.stages.reporting import Advance, aligned, duration
 
@@ -34,13 +35,10 @@ def printable(text: str) -> str:
     return escaped(text, keep="\n\t")
 
 
-def _say(text: str, stream: TextIO) -> None:
-    """Write a line at once. A reader that has gone away is no reason to stop the work."""
+def _say(text: str, stream: PatientStream) -> None:
+    """Write a line at once."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    try:
-        print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
 
 
 def cut(cell: str) -> str:
@@ -54,8 +52,8 @@ class Console:
     def __init__(self, *, quiet: bool = False, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self.quiet = quiet
         # A closed standard stream is None in Python.
-        self.out = out or sys.stdout or open(os.devnull, "w")  # noqa: SIM115
-        self.err = err or sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+        self.out = PatientStream(out or sys.stdout or open(os.devnull, "w"), is_log=False)  # noqa: SIM115
+        self.err = PatientStream(err or sys.stderr or open(os.devnull, "w"), is_log=True)  # noqa: SIM115
         self.is_terminal = self.err.isatty()
 
     def result(self, text: str) -> None:
@@ -82,7 +80,7 @@ class Console:
         from rich.panel import Panel
         from rich.text import Text
 
-        RichConsole(file=self.out).print(Panel(Text(printable(str(outcome))), title=title, expand=False))
+        RichConsole(file=cast(TextIO, self.out)).print(Panel(Text(printable(str(outcome))), title=title, expand=False))
 
     def note(self, text: str) -> None:
         if not self.quiet:
@@ -105,7 +103,7 @@ class Console:
         if self.quiet:
             yield lambda done: None
         elif self.is_terminal:
-            with _bar(label, total, unit) as advance:
+            with _bar(self.err, label, total, unit) as advance:
                 yield advance
         else:
             yield _Lines(self, label, total, unit).advance
@@ -117,11 +115,11 @@ class Console:
 
 
 @contextmanager
-def _bar(label: str, total: int | None, unit: str) -> Iterator[Advance]:
+def _bar(terminal: PatientStream, label: str, total: int | None, unit: str) -> Iterator[Advance]:
     from rich.console import Console as RichConsole
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = RichConsole(stderr=True)
+    console = RichConsole(file=cast(TextIO, terminal))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit))
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task(label, total=total)

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from bayesnde_cli.artifacts.held_signals import STOPPING
 from bayesnde_cli.errors import Stopped
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 # Within so many seconds of the first signal, more of them are one impatient key press.
 _ONE_PRESS = 1.0
 # A request that nobody could be told of is made again after so many seconds.
@@ -31,7 +31,8 @@ class StopRequest:
         if self.stopped is None:
             self.stopped, self._since = Stopped(signal.Signals(number).name), time.monotonic()
             raise self.stopped
-        if time.monotonic() - self._since > _ONE_PRESS:
+        # That a terminal is closed may be told twice, by the shell and by the system: the second time says nothing.
+        if number != signal.SIGHUP and time.monotonic() - self._since > _ONE_PRESS:
             if os.isatty(2):
                 os.write(2, _SHOW_CURSOR)
             signal.signal(number, signal.SIG_DFL)
@@ -42,25 +43,32 @@ class StopRequest:
         assert self.stopped is not None
         raise self.stopped
 
-    def on_unraisable(self, what: Any) -> None:
+
+@contextmanager
+def stopping_on_signals() -> Iterator[StopRequest]:
+    """Raise `Stopped` on a signal for as long as the block lasts.
+
+    A signal that is ignored when we start stays ignored: that is how `nohup` keeps a process from hearing that its
+    terminal is closed.
+    """
+    request = StopRequest()
+    hook = sys.unraisablehook
+
+    def on_unraisable(what: Any) -> None:
         """Ask again in a moment for a stop that came where Python drops exceptions, as in `__del__`."""
         if isinstance(what.exc_value, Stopped):
             signal.setitimer(signal.ITIMER_REAL, _ASK_AGAIN)
         else:
-            sys.__unraisablehook__(what)
+            hook(what)
 
-
-@contextmanager
-def stopping_on_signals() -> Iterator[StopRequest]:
-    """Raise `Stopped` on a signal for as long as the block lasts."""
-    request = StopRequest()
-    hook = sys.unraisablehook
-    before = {number: signal.signal(number, request.on_signal) for number in _SIGNALS}
-    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, request.on_alarm)
-    sys.unraisablehook = request.on_unraisable
+    heard = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {signal.SIGALRM: signal.signal(signal.SIGALRM, request.on_alarm)}
+    sys.unraisablehook = on_unraisable
+    before |= {number: signal.signal(number, request.on_signal) for number in heard}
     try:
         yield request
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
         sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -68,5 +76,5 @@ def stopping_on_signals() -> Iterator[StopRequest]:
 
 def ignore_signals() -> None:
     """All is done and said: a signal that comes while the process ends has nothing left to stop."""
-    for number in _SIGNALS:
+    for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)

@@ -14,7 +14,7 @@ from bayesnde_cli.artifacts.shards import ArrayTask, Shard
 from bayesnde_cli.artifacts.tables import Stamp
 from bayesnde_cli.config import DensityConfig, PosteriorConfig
 from bayesnde_cli.data.roles import match_columns
-from bayesnde_cli.stages.outputs import no_empty_folders
+from bayesnde_cli.stages.outputs import no_empty_folders, tidy
 from bayesnde_cli.stages.reporting import Report
 from bayesnde_cli.stages.scoring.combining import combined
 from bayesnde_cli.stages.scoring.density_table import DENSITY_SCHEMA, DENSITY_VERSION, density_columns
@@ -42,6 +42,7 @@ def run_posterior(
     job = make_job(layout, asked, config)
     with no_empty_folders(job.folder):
         if is_up_to_date(job, is_restart=asked.is_restart):
+            tidy(layout, job.stage, job.set_name)
             return _drawn(job, asked, report, is_up_to_date=True)
         rows = open_rows(job, report)
         plan = _joined(job, rows, report)
@@ -70,6 +71,8 @@ def score(
     assert isinstance(config, DensityConfig)
     with no_empty_folders(job.folder):
         is_done = is_up_to_date(job, is_restart=asked.is_restart)
+        if is_done:
+            tidy(layout, job.stage, job.set_name)
         if is_done and not config.keep_draws:
             return _scored(job, report, _chosen(columns, _columns_of(job)), is_up_to_date=True)
         rows = open_rows(job, report)
@@ -113,6 +116,7 @@ def _keep(draws: PosteriorWork, shard: Shard | None) -> None:
     Never at the cost of draws of other settings: `SettingsDiffer` if such are there.
     """
     if is_up_to_date(draws.job, is_restart=False):
+        tidy(draws.job.layout, draws.job.stage, draws.job.set_name)
         return
     _joined(draws.job, draws.rows, draws.report)
     _share(draws, shard)

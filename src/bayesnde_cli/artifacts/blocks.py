@@ -14,7 +14,7 @@ from bayesnde_cli.artifacts.tables import Stamp, read_stamped, writing_table_onc
 def publish_block(layout: RunLayout, plan: Plan, block: int, table: pa.Table) -> bool:
     """Whether this call published the block; False if another process was first, whose block is equal."""
     path = layout.block_file(plan.stage, plan.set_name, block)
-    stamp = replace(_stamp(plan, block), made_with=versions_text(computing_versions()))
+    stamp = replace(block_stamp(plan, block), made_with=versions_text(computing_versions()))
     with writing_table_once(path, table.schema, stamp) as (writer, draft):
         writer.write(table)
     return draft.is_published
@@ -22,7 +22,7 @@ def publish_block(layout: RunLayout, plan: Plan, block: int, table: pa.Table) ->
 
 def read_block(layout: RunLayout, plan: Plan, block: int) -> pa.Table:
     """A published block; `BadArtifact` if it is another one, or belongs to another plan."""
-    return read_stamped(layout.block_file(plan.stage, plan.set_name, block), _stamp(plan, block))
+    return read_stamped(layout.block_file(plan.stage, plan.set_name, block), block_stamp(plan, block))
 
 
 def iter_blocks(layout: RunLayout, plan: Plan) -> Iterator[pa.Table]:
@@ -31,5 +31,6 @@ def iter_blocks(layout: RunLayout, plan: Plan) -> Iterator[pa.Table]:
         yield read_block(layout, plan, block)
 
 
-def _stamp(plan: Plan, block: int) -> Stamp:
+def block_stamp(plan: Plan, block: int) -> Stamp:
+    """The stamp that a block must have, whatever versions made it."""
     return Stamp(plan.stage, 1, plan.run_id, plan.plan_hash, block=block)

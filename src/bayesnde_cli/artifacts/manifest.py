@@ -101,6 +101,20 @@ def stage_state(layout: RunLayout, stage: str, identity: Mapping[str, Any], set_
     return StageState.UP_TO_DATE
 
 
+def result_of(layout: RunLayout, manifest: Manifest, kinds: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
+    """What a stage says that it has found; `BadArtifact` if something is not there, or not of its kind.
+
+    Counts and dictionaries may be absent: the first manifests did not have all of them.
+    """
+    found = {name: manifest.result.get(name, kind() if kind in (int, dict) else ...) for name, kind in kinds.items()}
+    for name, value in found.items():
+        if not isinstance(value, kinds[name]):
+            path = layout.manifest_file(manifest.stage, manifest.set_name)
+            said = "not there" if value is ... else repr(value)
+            raise BadArtifact(f"{path} is damaged", found=f"result.{name} is {said}", hint=repair_hint(path))
+    return found
+
+
 def describe_input(path: Path, *, given: str | None = None) -> dict[str, Any]:
     """An input as a manifest records it, under the path that the user gave."""
     return {**_describe(path), "path": str(path) if given is None else given}

@@ -133,6 +133,12 @@ def read_stamped(path: Path, stamp: Stamp) -> pa.Table:
         return file.read()
 
 
+def check_table(path: Path, stamp: Stamp) -> None:
+    """Raise `BadArtifact` if a table is damaged or has another stamp; nothing of it is unpacked."""
+    with opened(path, stamp, None):
+        pass
+
+
 def read_table(
     path: Path,
     schema_name: str,

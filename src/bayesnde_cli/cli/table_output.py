@@ -113,16 +113,23 @@ class _Csv:
     def __init__(self, file: BinaryIO, schema: "pa.Schema") -> None:
         import csv
 
-        self._text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+        self._file = file
+        self._text = io.StringIO(newline="")  # no wrapper of the file: given up after an error, it would close stdout
         self._rows = csv.writer(self._text, lineterminator="\n")
         self._rows.writerow(schema.names)
 
     def write(self, batch: "pa.RecordBatch") -> None:
         self._rows.writerows(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+        self._flush()
 
     def close(self) -> None:
-        self._text.flush()
-        self._text.detach()
+        self._flush()
+        self._file.flush()
+
+    def _flush(self) -> None:
+        self._file.write(self._text.getvalue().encode())
+        self._text.seek(0)
+        self._text.truncate()
 
 
 class _JsonLines:

@@ -15,6 +15,7 @@ from bayesnde_cli.artifacts.manifest import Manifest
 from bayesnde_cli.artifacts.upstream import stale_inputs
 from bayesnde_cli.errors import BayesndeError
 from bayesnde_cli.stages.block_progress import BlockProgress, block_progress
+from bayesnde_cli.stages.parts import check_checkpoint, check_division, check_parts
 from bayesnde_cli.stages.reporting import counted
 from bayesnde_cli.stages.slurm.array_status import ArrayStatus, array_statuses
 
@@ -131,6 +132,10 @@ def _state(
     who = holder(layout.claim_file(stage.name, set_name))
     if who is not None and who.is_alive:
         return State.RUNNING, str(who)
+    try:
+        _check_parts(layout, stage, set_name, names, is_verifying)
+    except BayesndeError as error:
+        return State.DAMAGED, f"{error.what}: {'; '.join(error.found)}"
     if manifest_file.name not in names:
         at_work = {(other.host, other.pid) for other in holders_among(folder, names).values() if other.is_alive}
         if at_work:
@@ -145,6 +150,21 @@ def _state(
     except BayesndeError as error:
         return State.DAMAGED, f"{error.what}: {'; '.join(error.found)}"
     return (State.STALE, "; ".join(stale)) if stale else (State.DONE, manifest.ended)
+
+
+def _check_parts(
+    layout: RunLayout, stage: Stage, set_name: str | None, names: Sequence[str], is_verifying: bool
+) -> None:
+    """Raise `BadArtifact` if a file is damaged of which no manifest tells, and which is still of use."""
+    is_complete = layout.manifest_file(stage.name, set_name).name in names
+    if set_name is None:
+        if is_verifying and not is_complete:
+            check_checkpoint(layout, stage.name)
+    elif is_verifying or not is_complete:
+        plan = check_division(layout, stage.name, set_name, names)
+        # The blocks of a complete `density` are in its table; those of `posterior` are the draws themselves.
+        if plan is not None and is_verifying and (not is_complete or stage.is_optional):
+            check_parts(layout, plan, names)
 
 
 def _changed_data(manifest: Manifest) -> list[str]:

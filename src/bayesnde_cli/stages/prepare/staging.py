@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from bayesnde_cli.data.kinds import MAX_CATEGORIES, refuse_too_many
 from bayesnde_cli.data.readers import Table
+from bayesnde_cli.data.readers.bounds import refuse_memory
 from bayesnde_cli.data.roles import quoted
 from bayesnde_cli.errors import BadInput
 from bayesnde_cli.stages.reporting import Report
@@ -17,6 +18,11 @@ from bayesnde_cli.stages.reporting import Report
 BATCH_ROWS = 65_536
 # The square of a larger number is not finite.
 LARGEST = 1e150
+# What a row takes in memory, at least, before columns are counted: tables of ten million rows took 200.
+LEAST_ROW_BYTES = 64
+# Longer words are texts, and would stand in every message, schema and report.
+LONGEST_WORD = 10_000
+_FEWER_ROWS = "prepare some of its rows: a few million are plenty to fit a model, and `density` scores any number"
 
 
 class StagedTable:
@@ -82,6 +88,8 @@ def stage_table(
                 for name in columns:
                     column = batch.column(name)
                     n_missing[name] += column.null_count
+                    if pa.types.is_string(column.type):
+                        _refuse_long_word(column, name, n_rows)
                     if name not in features:
                         continue
                     if pa.types.is_floating(column.type):
@@ -93,6 +101,7 @@ def stage_table(
                             refuse_too_many(name, seen)
                 writer.write_batch(batch)
                 n_rows += batch.num_rows
+                refuse_memory("the table", n_rows * LEAST_ROW_BYTES, hint=_FEWER_ROWS)
                 advance(batch.num_rows)
     finally:
         if writer is not None:
@@ -100,6 +109,16 @@ def stage_table(
     if writer is None:
         raise BadInput("the input has no rows", found=f"read as: {table.description}", hint="give a table with rows")
     return StagedTable(file, writer.schema, n_rows, n_missing)
+
+
+def _refuse_long_word(column: pa.Array, name: str, first_row: int) -> None:
+    index = pc.index(pc.greater(pc.binary_length(column), LONGEST_WORD), True).as_py()
+    if index >= 0:
+        raise BadInput(
+            f"column '{name}' holds a very long text in row {first_row + index + 1:,}",
+            found=f"{pc.binary_length(column)[index].as_py():,} bytes, {LONGEST_WORD:,} are the most",
+            hint=f"leave the column out with --drop {quoted(name)}",
+        )
 
 
 def _refuse_infinity(column: pa.Array, name: str, first_row: int) -> None:

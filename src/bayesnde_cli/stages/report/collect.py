@@ -59,7 +59,12 @@ def _manifests(layout: RunLayout, set_name: str) -> dict[str, Manifest]:
     """The manifest of each stage that the densities come from, in order."""
     places = {"prepare": None, "warmstart": None, "refine": None, "density": set_name}
     files = {stage: layout.manifest_file(stage, name) for stage, name in places.items()}
-    return {stage: manifests.read(path) for stage, path in files.items() if path.exists()}
+    found = {stage: manifests.read(path) for stage, path in files.items() if path.exists()}
+    for stage in _TRAINING:
+        if stage in found:
+            shown = [name for name in ("history.parquet", "selection.parquet") if name in found[stage].outputs]
+            manifests.check_outputs(found[stage], files[stage].parent, deep=shown)
+    return found
 
 
 def _has_history(layout: RunLayout, made: Mapping[str, Manifest], stage: str) -> bool:

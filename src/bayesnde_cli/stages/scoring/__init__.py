@@ -21,7 +21,7 @@ from bayesnde_cli.stages.scoring.density_table import DENSITY_SCHEMA, DENSITY_VE
 from bayesnde_cli.stages.scoring.engine import EngineFactory, LazyEngine, open_engine
 from bayesnde_cli.stages.scoring.export import export_draws, require_writer
 from bayesnde_cli.stages.scoring.job import Asked, Job, is_up_to_date, make_job
-from bayesnde_cli.stages.scoring.outcomes import Drawn, Scored, ShardDone
+from bayesnde_cli.stages.scoring.outcomes import CHAIN_RESULT, DENSITY_RESULT, Drawn, Scored, ShardDone
 from bayesnde_cli.stages.scoring.rows import SetRows, open_rows
 from bayesnde_cli.stages.scoring.sharing import share
 from bayesnde_cli.stages.scoring.versions import warn_of_other_versions
@@ -184,7 +184,7 @@ def _drawn(job: Job, asked: Asked, report: Report, *, is_up_to_date: bool) -> Dr
         is_up_to_date=is_up_to_date,
         n_chains=job.config.chains,
         n_draws=job.config.draws,
-        **_manifest(job).result,
+        **manifests.result_of(job.layout, _manifest(job), CHAIN_RESULT),
     )
 
 
@@ -194,8 +194,10 @@ def _scored(job: Job, report: Report, columns: list[str], *, is_up_to_date: bool
         set_name=job.set_name,
         is_up_to_date=is_up_to_date,
         columns=columns,
-        **_manifest(job).result,
+        **manifests.result_of(job.layout, _manifest(job), DENSITY_RESULT),
     )
-    verdicts = [[name, f"{count:,}", f"{100 * count / scored.n_rows:.1f}%"] for name, count in scored.verdicts.items()]
+    verdicts = [
+        [name, f"{count:,}", f"{100 * count / max(scored.n_rows, 1):.1f}%"] for name, count in scored.verdicts.items()
+    ]
     report.table("verdicts", ["verdict", "rows", "share"], verdicts)
     return scored

@@ -73,16 +73,12 @@ class DrawStore:
     def diagnostics(self, block: int) -> pa.Table:
         """A row for each row of the block."""
         path = self._layout.diagnostics_file(self._plan.set_name, block)
-        found = read_stamped(path, self._stamp(block))
+        found = read_stamped(path, diagnostics_stamp(self._plan, block))
         start, stop = self._plan.rows(block)
         if found.num_rows != stop - start:
             rows = f"{found.num_rows:,} rows instead of {stop - start:,}"
             raise BadArtifact(f"{path} is damaged", found=rows, hint=repair_hint(path))
         return found
-
-    def _stamp(self, block: int) -> Stamp:
-        plan = self._plan
-        return Stamp(DIAGNOSTICS_SCHEMA, DIAGNOSTICS_VERSION, plan.run_id, plan.plan_hash, block=block)
 
     def write(self, block: int, row_ids: np.ndarray, draws: Draws, figures: dict[str, np.ndarray]) -> None:
         """Put the draws of a block in place; all arrays may be longer than `row_ids`, by the rows that fill it up."""
@@ -93,10 +89,15 @@ class DrawStore:
         table = pa.table(diagnostics | {name: values[:n_rows] for name, values in figures.items()})
         path = self._layout.diagnostics_file(self._plan.set_name, block)
         # First the diagnostics: where there is a block, there are its diagnostics.
-        stamp = replace(self._stamp(block), made_with=versions_text(computing_versions()))
+        stamp = replace(diagnostics_stamp(self._plan, block), made_with=versions_text(computing_versions()))
         with writing_table_once(path, table.schema, stamp) as (writer, _):
             writer.write(table)
         publish_block(self._layout, self._plan, block, _draws_table(row_ids, draws.z))
+
+
+def diagnostics_stamp(plan: Plan, block: int) -> Stamp:
+    """The stamp that the diagnostics of a block must have."""
+    return Stamp(DIAGNOSTICS_SCHEMA, DIAGNOSTICS_VERSION, plan.run_id, plan.plan_hash, block=block)
 
 
 def _draws(diagnostics: pa.Table, table: pa.Table) -> Draws:

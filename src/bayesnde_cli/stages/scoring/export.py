@@ -20,6 +20,7 @@ from bayesnde_cli.errors import BadUsage
 from bayesnde_cli.stages.reporting import Report
 from bayesnde_cli.stages.scoring.draws import MODES, DrawStore
 from bayesnde_cli.stages.scoring.job import Job
+from bayesnde_cli.stages.scoring.outcomes import CHAIN_RESULT
 from bayesnde_cli.stages.scoring.sharing import alone
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def export_draws(job: Job, report: Report) -> Path:
     path = job.layout.exported_draws_file(job.set_name)
     with alone(job.layout, job.stage, job.set_name, report):  # nobody removes the blocks meanwhile
         manifest = manifests.read(job.layout.manifest_file(job.stage, job.set_name))
-        plan = job.plan(manifest.result["n_rows"])
+        plan = job.plan(manifests.result_of(job.layout, manifest, CHAIN_RESULT)["n_rows"])
         with writing(path) as temporary, h5netcdf.File(temporary, "w") as file:
             _write(file, DrawStore(job.layout, plan), plan)
             for group in (file, *file.groups.values()):

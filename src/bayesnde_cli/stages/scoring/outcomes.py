@@ -6,6 +6,25 @@ from typing import Any
 
 from bayesnde_cli.stages.reporting import counted
 
+# What the manifests of both stages tell.
+CHAIN_RESULT: dict[str, type | tuple[type, ...]] = {
+    "n_rows": int,
+    "divergences": int,
+    "rhat_max": (float, int, type(None)),
+    "ess_min": (float, int),
+    "n_not_finite": int,
+    "made_with": dict,
+}
+DENSITY_RESULT: dict[str, type | tuple[type, ...]] = {
+    "n_rows": int,
+    "n_reliable": int,
+    "mean_log_density": (float, int, type(None)),
+    "verdicts": dict,
+    "n_not_finite": int,
+    "n_incomplete": int,
+    "made_with": dict,
+}
+
 
 @dataclass(frozen=True)
 class Drawn:

@@ -3,6 +3,8 @@
 The commands that read a file are run on a copy of a complete run in which that one file is damaged.
 """
 
+import json
+import os
 import random
 import re
 import shutil
@@ -13,6 +15,9 @@ from typing import NamedTuple
 import pytest
 
 import whole_runs
+from bayesnde_cli.artifacts.fingerprint import sha256_file
+from bayesnde_cli.artifacts.processes import place
+from bayesnde_cli.artifacts.sealed import sealed_bytes
 from damages import emptied, flipped, newer, truncated
 from whole_runs import FEW, SMALL
 
@@ -189,3 +194,111 @@ def test_undamaged_all_commands_end_well(copied: Callable[[str], Path], bayesnde
         outcome = bayesnde(*command)
         assert outcome.code == 0, outcome.err
         assert "warning: run/" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("stage", "command"),
+    [("posterior/test", POSTERIOR), ("density/test", DENSITY), (NEW, NEW_DENSITY), ("evaluate/test", EVALUATE)],
+)
+def test_a_stage_killed_between_its_last_table_and_its_manifest_is_recognised(
+    stage: str, command: list[str], copied: Callable[[str], Path], whole: Path, bayesnde: Callable
+) -> None:
+    manifest = copied(f"{stage}/manifest.json")
+    manifest.unlink()
+    label = f"{manifest.parent.parent.name}/{manifest.parent.name}"
+    assert re.search(rf"{label} +interrupted ", bayesnde("status").out)
+    if stage == "density/test":
+        refused = bayesnde(*EVALUATE)
+        assert (refused.code, refused.err) == (
+            3,
+            "error: density/test is not there, or not complete\n"
+            "  no run/density/test/manifest.json\n"
+            "hint: run `bayesnde density`\n",
+        )
+    assert bayesnde(*command).code == 0
+    assert re.search(rf"{label} +done ", bayesnde("status", "--verify").out)
+    for name in ("density.parquet", "diagnostics.parquet", "metrics.json"):
+        if (manifest.parent / name).exists():
+            assert (manifest.parent / name).read_bytes() == _place(whole, f"{stage}/{name}").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("stage", "command"),
+    [
+        ("prepare", ["prepare", "d.csv", "--condition", "k", "--scale", "marginal"]),
+        ("posterior/test", [*POSTERIOR, "--restart"]),
+        ("density/test", [*DENSITY, "--restart"]),
+        (NEW, [*NEW_DENSITY, "--restart"]),
+    ],
+)
+def test_what_a_killed_process_left_is_swept(
+    stage: str, command: list[str], copied: Callable[[str], Path], bayesnde: Callable
+) -> None:
+    """A file, a folder of half a stage, and a folder that a restart had put aside."""
+    folder = copied(f"{stage}/manifest.json").parent
+    dead = f".tmp-{place()}-{2**22 + 1}-0123abcd-"  # no process has such a number
+    alive = folder / f".tmp-{place()}-{os.getpid()}-0123abcd-table.parquet"
+    for left in (folder / f"{dead}table.parquet", alive, folder / f"{dead}staging" / "train.parquet"):
+        left.parent.mkdir(exist_ok=True)
+        left.write_bytes(b"half")
+    is_per_set = folder.parent.name != "run"
+    aside = folder.parent / f"{dead}old"
+    if is_per_set:
+        aside.mkdir()
+    assert bayesnde(*command).code == 0
+    found = [path.name for path in Path("run").rglob(".tmp-*")]
+    # A restart of a scoring stage removes its folder with all that is in it.
+    assert found == ([] if "--restart" in command else [alive.name])
+
+
+@pytest.mark.parametrize("name", ["../../../secret", "{folder}/secret", "..\\secret"])
+@pytest.mark.parametrize("kind", ["inputs", "outputs"])
+def test_a_manifest_that_leads_out_of_the_run_is_refused(
+    name: str, kind: str, copied: Callable[[str], Path], bayesnde: Callable
+) -> None:
+    """Forged with care: the file is there, of this size and hash, and the manifest is sealed."""
+    manifest = copied("prepare/manifest.json")
+    name = name.format(folder=Path.cwd())
+    Path("secret").write_bytes(b"secret")
+    document = json.loads(manifest.read_bytes())
+    document.pop("sha256")
+    document[kind][name] = {"sha256": sha256_file(Path("secret")), "bytes": 6}
+    manifest.write_bytes(sealed_bytes(document))
+    whole = "run" if kind == "inputs" else "stage's folder"
+    found = f"{kind.removesuffix('s')} {name!r} is outside of the {whole}"
+    assert f"run/prepare/manifest.json is damaged: {found}" in bayesnde("status", "--verify").out
+    for command in (WARMSTART, DENSITY, SAMPLE):
+        outcome = bayesnde(*command)
+        assert (outcome.code, outcome.err) == (
+            3,
+            f"error: run/prepare/manifest.json is damaged\n  {found}\nhint: run `bayesnde prepare DATA --restart`\n",
+        )
+
+
+def test_a_plan_that_leads_out_of_the_run_is_refused(copied: Callable[[str], Path], bayesnde: Callable) -> None:
+    plan = copied("density/test/plan.json")
+    (plan.parent / "manifest.json").unlink()
+    document = json.loads(plan.read_bytes())
+    document.pop("sha256")
+    plan.write_bytes(sealed_bytes(document | {"set_name": "../../../etc", "n_rows": 10**18}))
+    outcome = bayesnde(*DENSITY)
+    assert (outcome.code, outcome.err) == (
+        3,
+        "error: run/density/test/plan.json is damaged\n"
+        "  it belongs to density/../../../etc\n"
+        "hint: run `bayesnde density --restart`\n",
+    )
+    assert "it belongs to density/../../../etc" in bayesnde("status").out
+
+
+def test_a_table_that_is_a_link_out_of_the_run_is_refused(copied: Callable[[str], Path], bayesnde: Callable) -> None:
+    table = copied("prepare/test.parquet")
+    table.rename("elsewhere.parquet")
+    table.symlink_to(Path("elsewhere.parquet").resolve())
+    outcome = bayesnde(*DENSITY)
+    assert (outcome.code, outcome.err) == (
+        3,
+        "error: run/prepare/test.parquet is not what prepare wrote\n"
+        f"  it is a link to {Path('elsewhere.parquet').resolve()}, outside of the stage's folder\n"
+        "hint: run `bayesnde prepare DATA --restart`\n",
+    )

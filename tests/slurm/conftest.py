@@ -3,7 +3,7 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,9 +30,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def cluster(run: Path, bayesnde: Callable, engines: list, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+def cluster(run: Path, bayesnde: Callable, engines: list, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     from bayesnde_cli.stages.slurm import queue
 
     monkeypatch.chdir(run.parent)  # where setups start
     monkeypatch.setattr(queue, "PATIENCE_SECONDS", 20.0)  # this machine may be busy
-    return Cluster(run, bayesnde)
+    made = Cluster(run, bayesnde)
+    yield made
+    made.cancel()

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import fake_engine
+from bayesnde_cli.artifacts import array_record
+from bayesnde_cli.artifacts.layout import RunLayout
 
 SETTINGS = ["--set", "density.block_rows=8", "--set", "density.draws=4", "--set", "density.chains=2"]
 # Long enough for a machine that is busy with other tests.
@@ -84,6 +86,12 @@ class Cluster:
         """What `status` says of the array."""
         (array,) = json.loads(self.bayesnde("status", "--run", self.run, "--json").out)["arrays"]
         return dict(array)
+
+    def cancel(self) -> None:
+        """Ends what a test that failed has left in the queue."""
+        record = array_record.read(RunLayout(self.run), "test")
+        for name in (record.job_name, record.gather_name) if record else ():
+            asked("scancel", f"--name={name}")
 
     def is_equal_to(self, reference: bytes) -> bool:
         """Whether the table is that of a single process, and nothing half-finished is left beside it."""

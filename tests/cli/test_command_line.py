@@ -226,7 +226,7 @@ def test_the_bar_tells_the_same_time_left(monkeypatch: pytest.MonkeyPatch) -> No
             bars.append(self)
 
     monkeypatch.setattr(rich.progress, "Progress", Timed)
-    with console._bar("writing", 100, "rows") as advance:
+    with console._bar(console.Console().err, "writing", 100, "rows") as advance:
         left = []
         for time, done in ((0.0, 50), (40.0, 1), (44.0, 1), (48.0, 1), (52.0, 1)):
             now[0] = time

@@ -17,11 +17,13 @@ from bayesnde_cli.errors import BayesndeError, Stopped
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
     """The handlers of this process are put back, and stopping_on_signals has put them back itself."""
+    given = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, by children, too
     before = {number: signal.getsignal(number) for number in (*STOPPING, signal.SIGALRM)}
     hook = sys.unraisablehook
     yield
     assert {number: signal.getsignal(number) for number in before} == before
     assert sys.unraisablehook is hook
+    signal.signal(signal.SIGHUP, given)
 
 
 def _send(number: int) -> None:

@@ -17,8 +17,8 @@ from bayesnde_cli.model.latent_mode import find_mode
 from bayesnde_cli.model.likelihood import DecoderLike, log_likelihood
 from bayesnde_cli.model.student_t import log_t
 
-# Latents of the bank that are in the running for a row, of each kind; the temperature makes so many of them likely.
-_N_LIKELY = 128
+# Latents of the bank that are in the running for a row: likely ones, as the temperature makes so many of them, and any.
+_N_LIKELY, _N_ANY = 128, 512
 # Places are one mode if their squared distance, in standard deviations, is below this for each latent.
 _SAME_MODE = 0.5
 # Starts that may be left on their way when a climb ends.
@@ -83,13 +83,13 @@ def candidates(bank: Bank, target: Target, near: tf.Tensor, n: int, uniform: tf.
     both tried.
     """
     height, _ = _heights(bank, target)
-    n_each = min(_N_LIKELY, height.shape[1])
-    best = tf.math.top_k(height, n_each).values
+    n_pool, n_any = (min(n_most, height.shape[1]) for n_most in (_N_LIKELY, _N_ANY))
+    best = tf.math.top_k(height, n_pool).values
     temperature = tf.maximum(1.0, 0.5 * (best[:, :1] - best[:, -1:]))
     gumbel = -tf.math.log(-tf.math.log(uniform))
-    likely = tf.math.top_k((height - best[:, :1]) / temperature + gumbel, n_each).indices
-    pool = tf.gather(bank.z, tf.concat([likely, tf.math.top_k(-uniform, n_each).indices], axis=1))  # (rows, pool, d)
-    n_likely, is_likely = n - n // 2, tf.range(2 * n_each) < n_each
+    likely = tf.math.top_k((height - best[:, :1]) / temperature + gumbel, n_pool).indices
+    pool = tf.gather(bank.z, tf.concat([likely, tf.math.top_k(-uniform, n_any).indices], axis=1))  # (rows, pool, d)
+    n_likely, is_likely = n - n // 2, tf.range(n_pool + n_any) < n_pool
 
     def choose(k: tf.Tensor, distance: tf.Tensor, chosen: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         is_open = tf.equal(is_likely, k < n_likely)

@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import pytest
 
-# A shell without job control starts what is in the background with Ctrl-C ignored, and so would we our processes.
+# What is started in the background, or by nohup, may ignore these, and would hand that on to the processes of tests.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples" / "data"

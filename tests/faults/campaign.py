@@ -27,7 +27,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -97,10 +96,9 @@ class Campaign:
         number = min(most, self._rng.randint(1, _MOST_OF_A_RUN))
         self._run(scene, [KINDS[kind](self._rng, calm) for _ in range(number)])
 
-    def kill_at_every_step(self, scene: Scene) -> None:
-        """A run of the scene for each of its steps, with a kill before it."""
-        for step in range(1, len(self._theatre.calm_end(scene).steps) + 1):
-            self._run(scene, [Disturbance("kill", {"at": step, "signal": signal.SIGKILL})])
+    def kill_before(self, scene: Scene, step: int) -> None:
+        """A run of the scene with a kill before the step at this position."""
+        self._run(scene, [Disturbance("kill", {"at": step + 1, "signal": signal.SIGKILL})])
 
     def _run(self, scene: Scene, disturbances: Sequence[Disturbance]) -> None:
         figures, theatre = self.figures, self._theatre
@@ -144,19 +142,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=SCENES, metavar="SCENE", help=f"of: {', '.join(SCENES)}")
     parser.add_argument("--every-step", action="store_true", help="a kill at each step of each scene, and no more")
     parser.add_argument("--compiled", action="store_true", help="real engine, model and training")
-    parser.add_argument("--torn-writes", action="store_true", help="write in place, to see that this is noticed")
     parser.add_argument("--json", action="store_true", help="the figures for machines")
     asked = parser.parse_args(arguments)
     scenes = [SCENES[name] for name in asked.only or SCENES]
-    stand_ins: dict[str, dict[str, Any]] = {} if asked.compiled else STAND_INS
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bayesnde-faults-") as folder, WarmParent() as parent:
-        campaign = Campaign(
-            Theatre(Path(folder), parent, stand_ins | ({"torn writes": {}} if asked.torn_writes else {})), asked.seed
-        )
+        theatre = Theatre(Path(folder), parent, {} if asked.compiled else STAND_INS)
+        campaign = Campaign(theatre, asked.seed)
         if asked.every_step:
             for scene in scenes:
-                campaign.kill_at_every_step(scene)
+                for step in range(len(theatre.calm_end(scene).steps)):
+                    campaign.kill_before(scene, step)
         else:
             _disturb(campaign, scenes, {kind: getattr(asked, f"{kind}s") for kind in KINDS})
     figures = campaign.figures

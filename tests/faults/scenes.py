@@ -80,6 +80,7 @@ class Theatre:
     def __init__(self, folder: Path, parent: WarmParent, stand_ins: Mapping[str, dict[str, Any]] = STAND_INS) -> None:
         self.folder, self.parent, self.stand_ins = folder, parent, stand_ins
         self._ends: dict[str, Ended] = {}
+        folder.mkdir(parents=True, exist_ok=True)
         rng = np.random.default_rng(0)
         for name, n_rows in (("data", 240), ("new", 30)):
             k = rng.integers(0, 2, n_rows)

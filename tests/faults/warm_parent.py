@@ -106,15 +106,15 @@ def _training(**options: Any) -> None:
     fake_training.install(**options)
 
 
-def _clock(seconds: float) -> None:
-    """A clock that is wrong by so many seconds."""
+def _clock(seconds: float, per_second: float = 0.0) -> None:
+    """A clock that is wrong by so many seconds, and by so many more with each second that goes by."""
     import time
     from datetime import UTC, datetime
 
     from bayesnde_cli.artifacts import claims, environment
 
-    now = time.time
-    time.time = lambda: now() + seconds  # type: ignore[assignment]
+    now, started = time.time, time.time()
+    time.time = lambda: now() + seconds + per_second * (now() - started)  # type: ignore[assignment]
 
     class Shifted(datetime):
         @classmethod
@@ -122,6 +122,13 @@ def _clock(seconds: float) -> None:
             return datetime.fromtimestamp(time.time(), tz or UTC)
 
     environment.datetime = claims.datetime = Shifted  # type: ignore[misc]
+
+
+def _user(uid: int) -> None:
+    """Somebody else, who may not do what root may."""
+    os.setgroups([])
+    os.setgid(uid)
+    os.setuid(uid)
 
 
 def _torn_writes() -> None:
@@ -150,6 +157,7 @@ STAND_INS = {
     "model": _model,
     "training": _training,
     "clock": _clock,
+    "user": _user,
     "torn writes": _torn_writes,
 }
 

@@ -9,8 +9,9 @@ import tensorflow as tf
 from bayesnde_cli.inference import modes
 from bayesnde_cli.inference.block import Draws, Rows
 from bayesnde_cli.inference.bridge import Bridge
-from bayesnde_cli.inference.engine import Engine, EngineSettings, FittedModel, _places, _verdicts
+from bayesnde_cli.inference.engine import Engine, EngineSettings, FittedModel, _places
 from bayesnde_cli.inference.target import Target
+from bayesnde_cli.inference.verdicts import verdicts
 
 # x = z^2 with a little noise: modes at both roots, of equal weight.
 SD = 0.05
@@ -86,13 +87,13 @@ def test_estimates_that_disagree_are_not_called_sound() -> None:
     own = {"rhat_max": one, "ess_min": 1000 * one, "missed_mass": 0 * one}
     found = Bridge(log_z=0 * one, se=0.06 * one, log_z_is=3 * one, se_is=0.1 * one, unseen=0 * one, overlap=one,
                    n_iterations=one.astype(np.int32), is_converged=one > 0)  # fmt: skip
-    assert _verdicts(found, own, 0.05)[0] == "estimates disagree"
-    assert _verdicts(found._replace(log_z_is=0.01 * one), own, 0.05)[0] == "error above target"
+    assert verdicts(found, own, 0.05)[0] == "estimates disagree"
+    assert verdicts(found._replace(log_z_is=0.01 * one), own, 0.05)[0] == "error above target"
     sound = found._replace(log_z_is=0.01 * one, se=0.01 * one)
-    assert _verdicts(sound, own, 0.05)[0] == "reliable"
+    assert verdicts(sound, own, 0.05)[0] == "reliable"
     # Mass that the proposal has found and no chain has been to; few draws may well have missed as much.
-    assert _verdicts(sound._replace(unseen=0.1 * one), own, 0.05)[0] == "chains disagree"
-    assert _verdicts(sound._replace(unseen=0.1 * one), own | {"ess_min": 60 * one}, 0.05)[0] == "reliable"
+    assert verdicts(sound._replace(unseen=0.1 * one), own, 0.05)[0] == "chains disagree"
+    assert verdicts(sound._replace(unseen=0.1 * one), own | {"ess_min": 60 * one}, 0.05)[0] == "reliable"
 
 
 def test_starts_are_taken_as_well_where_the_likelihood_is_low() -> None:

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bayesnde_cli.inference import chain_diagnostics, modes, proposal, sampler, verdicts
+from bayesnde_cli.inference import chain_diagnostics, modes, proposal, sampler
 from bayesnde_cli.inference.block import Draws, Rows
-from bayesnde_cli.inference.bridge import Bridge, bridge
+from bayesnde_cli.inference.bridge import bridge
 from bayesnde_cli.inference.resampling import resampled
 from bayesnde_cli.inference.sampler import SamplerSettings
 from bayesnde_cli.inference.target import Target
-from bayesnde_cli.inference.verdicts import RELIABLE
+from bayesnde_cli.inference.verdicts import RELIABLE, verdicts
 from bayesnde_cli.model import random_numbers
 from bayesnde_cli.model.encoder import Encoder
 from bayesnde_cli.model.likelihood import DecoderLike
@@ -50,15 +50,8 @@ _N_REMEMBERED = 8
 _JUMP_COMPONENTS, _JUMP_REGULARISER = 5, 1e-3
 # Rows that are tried again go together in blocks of this size.
 _SMALL_BLOCK = 8
-# Chains that agree and mix, and two estimates that agree.
-MOST_RHAT = 1.05
-LEAST_ESS = 40.0
-MOST_MISSED_MASS = 0.05
-# Of the posterior, what chains may not have seen that the proposal has; and no more than happens once in a thousand.
-MOST_UNSEEN, _CHANCE = 0.05, 1e-3
 # Rows and networks are float32: a log-density is known up to this share of itself.
 _ROUNDING = 2.0**-23
-_MOST_DISAGREEMENT = 5.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,7 +234,7 @@ class Engine:
         own = self.diagnostics(draws)
         found = found._replace(se=np.hypot(found.se, _ROUNDING * np.abs(found.log_z)))
         own["missed_mass"] = draws.missed_mass.astype(np.float64)
-        verdict = _verdicts(found, own, settings.target_se)
+        verdict = verdicts(found, own, settings.target_se)
         return {
             "log_density_scaled": found.log_z,
             "mc_se": found.se,
@@ -376,24 +369,6 @@ class Engine:
         settings = self._settings
         own = settings.components, settings.regulariser, settings.absolute_regulariser
         return own == (_JUMP_COMPONENTS, _JUMP_REGULARISER, 0.0)
-
-
-def _verdicts(found: Bridge, own: dict[str, np.ndarray], target_se: float) -> np.ndarray:
-    """In words, the first thing that is wrong with each row."""
-    gap = np.abs(found.log_z - found.log_z_is)
-    is_apart = gap > _MOST_DISAGREEMENT * np.hypot(found.se, found.se_is) + target_se
-    # Half of the draws are held out; so many independent ones would all have missed that much by chance alone.
-    by_chance = -np.expm1(np.log(_CHANCE) / np.maximum(0.5 * own["ess_min"], 1.0))
-    is_unseen = found.unseen > np.maximum(MOST_UNSEEN, by_chance)
-    wrongs = [
-        (~(np.isfinite(found.log_z) & np.isfinite(found.se)), verdicts.NOT_FINITE),
-        (~found.is_converged, verdicts.BRIDGE_DID_NOT_CONVERGE),
-        ((own["rhat_max"] > MOST_RHAT) | (own["ess_min"] < LEAST_ESS) | is_unseen, verdicts.CHAINS_DISAGREE),
-        (own["missed_mass"] > MOST_MISSED_MASS, verdicts.MODES_MAY_BE_MISSING),
-        (is_apart, verdicts.ESTIMATES_DISAGREE),
-        (found.se > target_se, verdicts.ERROR_ABOVE_TARGET),
-    ]
-    return np.select([wrong for wrong, _ in wrongs], [name for _, name in wrongs], RELIABLE).astype(object)
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:

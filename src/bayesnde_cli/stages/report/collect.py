@@ -14,7 +14,7 @@ from bayesnde_cli.artifacts.manifest import Manifest
 from bayesnde_cli.artifacts.tables import count_rows
 from bayesnde_cli.data.roles import listed
 from bayesnde_cli.data.schema import Schema
-from bayesnde_cli.inference.engine import LEAST_ESS, MOST_RHAT
+from bayesnde_cli.inference.verdicts import LEAST_ESS, MOST_RHAT
 from bayesnde_cli.report.report_data import Limits, ReportData, Subject
 from bayesnde_cli.stages.evaluate.model import Model
 from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA

@@ -64,10 +64,13 @@ class Disturbance:
             return _unless(ended.code == 0 or (ended.code == 2 and re.search(told + r"\Z", ended.err)), ended)
         if self.is_twice and ended.code == -number:
             return None
+        is_unheard = self.seconds is not None and ended.code == -number and not ended.err  # before it listened
         name = signal.Signals(number).name
         told_so = ended.code == 75 and ended.err.endswith(_STOPPED.format(name))
         left = [path.name for path in run.rglob(".*") if path.name.startswith(".tmp-") or claim_names([path.name])]
-        return _unless(ended.code == 0 or told_so, ended) or (f"left behind: {', '.join(left)}" if left else None)
+        return _unless(ended.code == 0 or told_so or is_unheard, ended) or (
+            f"left behind: {', '.join(left)}" if left else None
+        )
 
 
 def kill(rng: random.Random, calm: Ended) -> Disturbance:

@@ -12,10 +12,12 @@ import numpy as np
 import pyarrow.parquet as pq
 from victims import STAND_INS, Ended, WarmParent
 
+from bayesnde_cli.artifacts.sealed import SEAL
+
 # All that may differ between two runs that are otherwise the same, named once:
-# in a manifest, when the stage was made, on what (a process that only combines blocks computes on nothing), and the
-# hash of the report, which tells both;
-_OF_MANIFEST = ("started", "ended", "device")
+# in a manifest, when the stage was made, on what (a process that only combines blocks computes on nothing), the hash of
+# the report, which tells both, and that of the manifest itself;
+_OF_MANIFEST = ("started", "ended", "device", SEAL)
 _OF_OUTPUTS = ("report.html",)
 # in the report, the same two facts.
 _OF_REPORT = re.compile(r"<th>(Time|Device)</th>\s*<td>.*?</td>")

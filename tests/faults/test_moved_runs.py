@@ -83,7 +83,10 @@ def test_a_block_claimed_by_another_host_before_the_clock_was_set_back_is_not_wa
 ) -> None:
     scene = SCENES["density"]
     theatre.set_stage(scene, folder)
-    _killed(theatre, "density", folder, 0.5)
+    steps = theatre.calm_end(scene).steps
+    claimed = next(at for at, step in enumerate(steps) if ".claim-" in step)
+    writing = next(at for at, step in enumerate(steps) if at > claimed and step.startswith("parquet"))
+    theatre.parent.run(folder, theatre.command(scene), mishap={"at": writing + 1, "signal": signal.SIGKILL})
     layout = RunLayout(folder / "run")
     (set_name,) = layout.sets("density")
     (path,) = layout.stage_dir("density", set_name).glob(".claim-*")

@@ -67,11 +67,12 @@ def _live(request: dict[str, Any]) -> int:
         STAND_INS[name](**request["stand_ins"][name])
     import file_operations
 
-    from bayesnde_cli.cli.main import run
+    from bayesnde_cli.cli.main import ignore_signals, run
 
     steps = file_operations.Steps(**request["mishap"])
     file_operations.watch(os.path.abspath("run"), steps)
     code = run(request["arguments"])
+    ignore_signals()  # as `main` does
     Path(f"steps-{pid}").write_text("\n".join(steps.done))
     return code
 

@@ -18,7 +18,7 @@ from bayesnde_cli.model.likelihood import DecoderLike, log_likelihood
 from bayesnde_cli.model.student_t import log_t
 
 # Latents of the bank that are in the running for a row: likely ones, as the temperature makes so many of them, and any.
-_N_LIKELY, _N_ANY = 128, 512
+_N_LIKELY, _N_ANY = 128, 128
 # Places are one mode if their squared distance, in standard deviations, is below this for each latent.
 _SAME_MODE = 0.5
 # Starts that may be left on their way when a climb ends.

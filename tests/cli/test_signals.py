@@ -65,21 +65,46 @@ def test_a_stop_is_a_stop(work: Callable, bayesnde: Callable, monkeypatch: pytes
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM), sys.unraisablehook) == before
 
 
-def test_a_press_that_comes_much_later_ends_the_process_and_shows_the_cursor() -> None:
+def _on_a_terminal(work: str) -> tuple[int, str]:
+    """The exit code of a command that does `work`, and what a terminal shows; waits are short."""
     code = (
-        "import signal, time\nfrom bayesnde_cli.cli import main, signals\n"
-        "def work(*arguments):\n"
-        "    try:\n        signal.raise_signal(signal.SIGINT)\n"
-        "    finally:\n        time.sleep(0.05)\n        signal.raise_signal(signal.SIGINT)\n        print('too far')\n"
-        "signals._ONE_PRESS = 0.01\nmain._run = work\nmain.main()"
+        "import ctypes, os, signal, threading, time\nfrom bayesnde_cli.cli import main, signals\n"
+        "def press():\n    signal.raise_signal(signal.SIGINT)\n"
+        # A program that hears nothing until it ends, as a compiled one.
+        "def deaf(seconds):\n    reader, writer = os.pipe()\n"
+        "    threading.Timer(seconds, os.write, (writer, b'x')).start()\n"
+        "    ctypes.CDLL(None).read(reader, ctypes.create_string_buffer(1), 1)\n"
+        f"def work(*arguments):\n{work}"
+        "signals._ONE_PRESS, signals._PATIENCE, main._run = 0.2, 0.1, work\nmain.main()"
     )
     master, slave = pty.openpty()
-    done = subprocess.run([sys.executable, "-c", code], stdout=slave, stderr=slave)
+    done = subprocess.run([sys.executable, "-c", code], stdout=slave, stderr=slave, timeout=60)
     os.close(slave)
-    shown = os.read(master, 1000).decode()
+    shown = os.read(master, 1000).decode().replace("\r\n", "\n")
     os.close(master)
-    assert done.returncode == -signal.SIGINT
-    assert shown == "\x1b[?25h"
+    return done.returncode, shown
+
+
+def test_who_has_to_wait_is_told_what_for() -> None:
+    code, shown = _on_a_terminal("    threading.Timer(0.05, press).start()\n    deaf(2)\n")
+    waiting = "\nstopping after the step in hand; Ctrl-C again ends at once, without it\n"
+    assert code == 75
+    assert shown.replace("\x1b[31m", "").replace("\x1b[0m", "") == waiting + STOPPED
+
+
+SAVING = "    try:\n        press()\n    finally:\n        time.sleep(0.4)\n        press()\n        time.sleep(50)\n"
+DEAF = (
+    "    threading.Timer(0.05, press).start()\n    threading.Timer(0.6, press).start()\n"
+    "    deaf(50)\n    print('too far')\n"
+)
+
+
+@pytest.mark.parametrize("work", [SAVING, DEAF], ids=["while saving", "while deaf"])
+def test_a_press_that_comes_much_later_ends_the_process_and_shows_the_cursor(work: str) -> None:
+    code, shown = _on_a_terminal(work)
+    assert code == 128 + signal.SIGINT
+    assert shown.endswith("\x1b[?25h")
+    assert "too far" not in shown
 
 
 def test_signals_are_listened_to_before_the_rest_is_loaded() -> None:

@@ -54,6 +54,16 @@ def test_what_is_typed_wrong_gets_one_message_of_three_parts(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("arguments", [["prepare", "x.csv"], ["status"], ["density"]])
+def test_an_empty_run_directory_is_not_the_working_directory(
+    arguments: list[str], bayesnde: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = "error: --run is empty\n  --run ''\nhint: name a directory; is a variable of the shell not set?\n"
+    assert bayesnde(*arguments, "--run", "") == (2, "", words)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("arguments", [["sample", "many"], ["status", "extra"], ["sample", "-5"], ["--verson"]])
 def test_what_the_parser_words_itself_has_three_parts_too(arguments: list[str], bayesnde: Callable) -> None:
     outcome = bayesnde(*arguments)

@@ -1,11 +1,13 @@
 """A signal asks us to stop: the work in hand is put away, and the exit code says `run me again`."""
 
 import os
+import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -14,9 +16,12 @@ from bayesnde_cli.errors import Stopped
 
 # Within so many seconds of the first signal, more of them are one impatient key press.
 _ONE_PRESS = 1.0
+# After so many seconds without an answer, the user is told what is waited for.
+_PATIENCE = 2.0
 # A request that nobody could be told of is made again after so many seconds.
 _ASK_AGAIN = 0.01
 _SHOW_CURSOR = b"\x1b[?25h"  # a progress bar hides it
+_WAITING = b"\nstopping after the step in hand; Ctrl-C again ends at once, without it\n"
 
 
 class StopRequest:
@@ -24,19 +29,12 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.stopped: Stopped | None = None
-        self._since = 0.0
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Raise `Stopped` in the running stage; a later signal ends the process the hard way."""
+        """Raise `Stopped` in the running stage; what later signals do is up to `_watch`."""
         if self.stopped is None:
-            self.stopped, self._since = Stopped(signal.Signals(number).name), time.monotonic()
+            self.stopped = Stopped(signal.Signals(number).name)
             raise self.stopped
-        # That a terminal is closed may be told twice, by the shell and by the system: the second time says nothing.
-        if number != signal.SIGHUP and time.monotonic() - self._since > _ONE_PRESS:
-            if os.isatty(2):
-                os.write(2, _SHOW_CURSOR)
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
 
     def on_alarm(self, number: int, frame: FrameType | None) -> None:
         """Raise `Stopped` once more."""
@@ -66,7 +64,8 @@ def stopping_on_signals() -> Iterator[StopRequest]:
     sys.unraisablehook = on_unraisable
     before |= {number: signal.signal(number, request.on_signal) for number in heard}
     try:
-        yield request
+        with _watched(request):
+            yield request
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         sys.unraisablehook = hook
@@ -78,3 +77,53 @@ def ignore_signals() -> None:
     """All is done and said: a signal that comes while the process ends has nothing left to stop."""
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def _watched(request: StopRequest) -> Iterator[None]:
+    """A thread that sees every signal at once.
+
+    Python answers signals in the main thread, and there not before a compiled program ends, which may take a minute.
+    """
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    before = signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
+    watcher = threading.Thread(target=_watch, args=(ours, request), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(theirs)
+        watcher.join()
+        os.close(ours)
+
+
+def _watch(pipe: int, request: StopRequest) -> None:
+    """Tell a user who has to wait, and let one go who will not."""
+    first: float | None = None
+    is_over = False  # the time after which the user is told
+    while True:
+        patience = None if first is None or is_over else max(0.0, first + _PATIENCE - time.monotonic())
+        if not select.select([pipe], [], [], patience)[0]:
+            is_over = True
+            if request.stopped is None:
+                _tell(_WAITING)
+            continue
+        number = os.read(pipe, 1)
+        if not number:
+            return
+        if number[0] not in STOPPING:
+            continue
+        if first is None:
+            first = time.monotonic()
+        # That a terminal is closed may be told twice, by the shell and by the system: the second time says nothing.
+        elif number[0] != signal.SIGHUP and time.monotonic() - first > _ONE_PRESS:
+            if os.isatty(2):
+                _tell(_SHOW_CURSOR)
+            os._exit(128 + number[0])  # as a shell calls the end by a signal
+
+
+def _tell(text: bytes) -> None:
+    with suppress(OSError):  # nobody may be there any more
+        os.write(2, text)

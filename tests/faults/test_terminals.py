@@ -47,7 +47,7 @@ def test_when_its_terminal_is_closed_it_saves_and_stops_unless_it_was_told_not_t
     start = f"{'nohup ' if is_kept else ''}{_command(run, seconds=0.3)}"
     # The first shell dies of it, upon which all in its foreground hear of it; the second lives on to tell the end.
     observer = f"trap : HUP; {start}; echo $? > {code}"
-    _on_a_terminal(f"bash -c {shlex.quote(observer)}; true", lambda: list(blocks.glob("block-*")))
+    _on_a_terminal(f"cd {tmp_path}; bash -c {shlex.quote(observer)}; true", lambda: list(blocks.glob("block-*")))
     _until(lambda: code.exists() and code.read_text())
     assert code.read_text() == ("0\n" if is_kept else "75\n")
     if not is_kept:

@@ -140,7 +140,7 @@ def test_modes_that_few_starts_miss_are_suspected_and_then_found() -> None:
     once = Engine(model, EngineSettings(escalations=0)).score(rows, draws, 3)
     is_wrong = np.abs(once["log_density_scaled"] - truth) > 0.3
     # The first try does miss modes, and says so.
-    assert is_wrong.mean() > 0.3
+    assert is_wrong.mean() > 0.15
     assert not np.any(is_wrong & once["reliable"])
     scores = engine.score(rows, draws, 3)
     _check(scores, truth)

@@ -71,9 +71,8 @@ def test_a_climb_ends_when_nearly_all_have_arrived() -> None:
 def test_a_further_try_starts_where_the_first_has_been() -> None:
     """An engine whose starts all lead to one mode draws from both, once it is told of a place near the other."""
     engine = Engine(FittedModel(lambda z: squares(z), 1, known_latents=None), EngineSettings(starts=1, warm_up=25))
-    bank = engine._bank
-    engine._bank = modes.Bank(*(tf.gather(part, np.flatnonzero(bank.z.numpy()[:, 0] > 0.5), axis=axis)
-                                for part, axis in zip(bank, (0, 1, 1), strict=True)))  # fmt: skip
+    z = engine._bank.z.numpy()
+    engine._bank = modes.bank_of(squares, tf.constant(z[z[:, 0] > 0.5]), 0)
     rows = Rows(np.ones((4, 1), np.float32), None, None)
     engine._encoded = lambda target: tf.ones([4, 1])  # type: ignore[method-assign]
     assert (engine.sample(rows, 1).z > 0.0).all()
@@ -96,16 +95,23 @@ def test_estimates_that_disagree_are_not_called_sound() -> None:
     assert verdicts(sound._replace(unseen=0.1 * one), own | {"ess_min": 60 * one}, 0.05)[0] == "reliable"
 
 
-def test_starts_are_taken_as_well_where_the_likelihood_is_low() -> None:
-    """All latents that are likely lie on one side; a mode on the other, beside which they are not, gets starts, too."""
+def test_starts_are_taken_as_well_beside_a_narrow_mode_where_the_likelihood_is_low() -> None:
+    """All latents that are likely lie on one side; on the other there is a narrow mode, which none of them has hit."""
+
+    def decoder(z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.where(z > 0, 0.0, 1e4 * tf.abs(z + 2.0) + 100.0), tf.ones_like(z)
+
     z = np.random.default_rng(0).standard_normal((512, 1)).astype(np.float32)
-    height = np.where(z > 0, 0.0, 1e3)  # far off, as beside a narrow mode
-    bank = modes.Bank(tf.constant(z), tf.constant(height, tf.float32)[None], tf.ones([1, 512, 1]))
+    nearest = z[np.argmin(np.abs(z + 2.0))]
+    bank = modes.bank_of(decoder, tf.constant(z), 0)
     target = Target(tf.zeros([8, 1]), None, None)
     uniform = tf.constant(np.random.default_rng(1).uniform(1e-6, 1.0, (8, 512)), tf.float32)
     found = modes.candidates(bank, target, tf.ones([8, 1]), 6, uniform).numpy()[:, :, 0]
     assert (found[:, :3] > 0).all()
-    assert (found[:, 3:] < 0).any(axis=1).all()
+    assert (found[:, 3:] == nearest).any(axis=1).all()
+    blind = bank._replace(neighbours=bank.neighbours * 0 + np.argmax(z > 0))  # no peaks there: any latents
+    found = modes.candidates(blind, target, tf.ones([8, 1]), 6, uniform).numpy()[:, :, 0]
+    assert not (found[:, 3:] == nearest).any(axis=1).all()
 
 
 def test_a_further_try_remembers_modes_that_no_chain_has_visited() -> None:

@@ -26,9 +26,9 @@ from bayesnde_cli.rng import derive_seed, generator
 
 # Latents that a row may find its starts among.
 _BANK_SIZE = 2048
-# Where there are few latents, every second of them that is no training row's is this much farther out: a mode three
-# standard deviations away may hold a hundredth of a row's posterior.
-_FEW_LATENTS, _FARTHER = 4, 1.5
+# Where there are few latents, half of those that are no training row's are this much farther out: a mode three standard
+# deviations away may hold a hundredth of a row's posterior, and that of an odd row may lie beyond six.
+_FEW_LATENTS, _FARTHER = 4, (1.5, 2.25)
 # The paper's starts: this far around the encoder's point.
 _START_SD = 0.01
 # Steps of EM.
@@ -358,7 +358,8 @@ class Engine:
         rng = generator(0, "latent-bank", model.latent_dim)
         z = rng.standard_normal((_BANK_SIZE, model.latent_dim)).astype(np.float32)
         if model.latent_dim <= _FEW_LATENTS:
-            z[1::2] *= _FARTHER
+            for offset, factor in zip((1, 3), _FARTHER, strict=True):
+                z[offset::4] *= factor
         if model.known_latents is not None:
             known = model.known_latents[: _BANK_SIZE // 2]
             z[: len(known)] = known

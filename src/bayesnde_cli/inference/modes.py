@@ -10,6 +10,7 @@ import math
 from typing import NamedTuple
 
 import tensorflow as tf
+from sklearn.neighbors import NearestNeighbors
 
 from bayesnde_cli.inference.proposal import MixtureOfT
 from bayesnde_cli.inference.target import Target
@@ -17,8 +18,12 @@ from bayesnde_cli.model.latent_mode import find_mode
 from bayesnde_cli.model.likelihood import DecoderLike, log_likelihood
 from bayesnde_cli.model.student_t import log_t
 
-# Latents of the bank that are in the running for a row: likely ones, as the temperature makes so many of them, and any.
-_N_LIKELY, _N_ANY = 128, 128
+# Latents of the bank that are in the running for a row: likely ones, as the temperature makes so many of them, and
+# peaks, those that are higher than so many of their neighbours.
+_N_LIKELY, _N_PEAKS = 128, 128
+_N_NEIGHBOURS = 6
+# A latent that is no peak is as good as one that is so much nearer, in squared distance.
+_ANY_PREFERENCE = 1e-4
 # Places are one mode if their squared distance, in standard deviations, is below this for each latent.
 _SAME_MODE = 0.5
 # Starts that may be left on their way when a climb ends.
@@ -34,10 +39,11 @@ _EVEN_SHARE = 0.1
 
 
 class Bank(NamedTuple):
-    """Latents z (n, d) and what the decoder makes of them, in each class: (classes or 1, n, p) each."""
+    """Latents z (n, d), which of them are next to each, and what the decoder makes of them in each class."""
 
     z: tf.Tensor
-    mean: tf.Tensor
+    neighbours: tf.Tensor  # (n, some) int32
+    mean: tf.Tensor  # (classes or 1, n, p)
     variance: tf.Tensor
 
 
@@ -66,11 +72,13 @@ class Found(NamedTuple):
 
 def bank_of(decoder: DecoderLike, z: tf.Tensor, n_classes: int) -> Bank:
     """The bank of these latents (n, d)."""
+    found = NearestNeighbors(n_neighbors=min(_N_NEIGHBOURS, z.shape[0] - 1)).fit(z.numpy())
+    neighbours = tf.constant(found.kneighbors(return_distance=False), tf.int32)
     if not n_classes:
         mean, variance = decoder(z)
-        return Bank(z, mean[None], variance[None])
+        return Bank(z, neighbours, mean[None], variance[None])
     made = [decoder(z, tf.repeat(tf.one_hot([k], n_classes), z.shape[0], axis=0)) for k in range(n_classes)]
-    return Bank(z, *(tf.stack(parts) for parts in zip(*made, strict=True)))
+    return Bank(z, neighbours, *(tf.stack(parts) for parts in zip(*made, strict=True)))
 
 
 def candidates(bank: Bank, target: Target, near: tf.Tensor, n: int, uniform: tf.Tensor) -> tf.Tensor:
@@ -78,24 +86,30 @@ def candidates(bank: Bank, target: Target, near: tf.Tensor, n: int, uniform: tf.
 
     uniform (rows, bank) in (0, 1) -> (rows, n, d). The likely ones are drawn without replacement, by the likelihood to
     a power that leaves some choice: in many dimensions no latent of the bank is anywhere near, and the nearest alone
-    would always be taken. The others are any: beside a narrow mode the likelihood is low, though it lies uphill from
-    there. Of either kind, the next is always the one farthest from those before, so that two modes of equal height are
-    both tried.
+    would always be taken. The others are peaks: beside a narrow mode the likelihood is low, though it is higher than
+    all around; after the peaks, any. Of either kind, the next is always the one farthest from those before, so that two
+    modes of equal height are both tried.
     """
     height, _ = _heights(bank, target)
-    n_pool, n_any = (min(n_most, height.shape[1]) for n_most in (_N_LIKELY, _N_ANY))
-    best = tf.math.top_k(height, n_pool).values
+    n_likely, n_peaks = (min(n_most, height.shape[1]) for n_most in (_N_LIKELY, _N_PEAKS))
+    best = tf.math.top_k(height, n_likely).values
     temperature = tf.maximum(1.0, 0.5 * (best[:, :1] - best[:, -1:]))
     gumbel = -tf.math.log(-tf.math.log(uniform))
-    likely = tf.math.top_k((height - best[:, :1]) / temperature + gumbel, n_pool).indices
-    pool = tf.gather(bank.z, tf.concat([likely, tf.math.top_k(-uniform, n_any).indices], axis=1))  # (rows, pool, d)
-    n_likely, is_likely = n - n // 2, tf.range(n_pool + n_any) < n_pool
+    likely = tf.math.top_k((height - best[:, :1]) / temperature + gumbel, n_likely).indices
+    log_joint = height - 0.5 * tf.reduce_sum(tf.square(bank.z), axis=1)
+    is_peak = log_joint > tf.reduce_max(tf.gather(log_joint, bank.neighbours, axis=1), axis=2)
+    peaks = tf.math.top_k(tf.where(is_peak, log_joint, _LOWEST * (1.0 + uniform)), n_peaks).indices
+    index = tf.concat([likely, peaks], axis=1)
+    pool = tf.gather(bank.z, index)  # (rows, pool, d)
+    is_likely = tf.range(n_likely + n_peaks) < n_likely
+    preference = tf.where(is_likely | tf.gather(is_peak, index, batch_dims=1), 1.0, _ANY_PREFERENCE)
 
     def choose(k: tf.Tensor, distance: tf.Tensor, chosen: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        is_open = tf.equal(is_likely, k < n_likely)
-        farthest = tf.gather(pool, tf.argmax(tf.where(is_open, distance, -1.0), axis=1), batch_dims=1)  # (rows, d)
-        distance = tf.minimum(distance, tf.reduce_sum(tf.square(pool - farthest[:, None, :]), axis=2))
-        return k + 1, distance, tf.where((tf.range(n) == k)[None, :, None], farthest[:, None, :], chosen)
+        is_open = tf.equal(is_likely, k < n - n // 2)
+        farthest = tf.argmax(tf.where(is_open, preference * distance, -1.0), axis=1)
+        place = tf.gather(pool, farthest, batch_dims=1)  # (rows, d)
+        distance = tf.minimum(distance, tf.reduce_sum(tf.square(pool - place[:, None, :]), axis=2))
+        return k + 1, distance, tf.where((tf.range(n) == k)[None, :, None], place[:, None, :], chosen)
 
     distance = tf.reduce_sum(tf.square(pool - near[:, None, :]), axis=2)  # (rows, pool)
     start = tf.constant(0), distance, tf.zeros([near.shape[0], n, near.shape[1]])

@@ -8,7 +8,9 @@ import tensorflow as tf
 from linear_gaussian_oracle import LinearGaussianOracle, random_oracle
 
 from bayesnde_cli.inference.block import Rows
-from bayesnde_cli.inference.engine import RELIABLE, Engine, EngineSettings, FittedModel
+from bayesnde_cli.inference.budget import EngineSettings
+from bayesnde_cli.inference.engine import Engine, FittedModel
+from bayesnde_cli.inference.verdicts import RELIABLE
 
 # The noise of each class as a share of the oracle's: posterior standard deviations from about 1 to 0.001.
 NOISE = (1.0, 0.1, 0.01, 0.001)

@@ -9,7 +9,8 @@ import tensorflow as tf
 from bayesnde_cli.inference import modes
 from bayesnde_cli.inference.block import Draws, Rows
 from bayesnde_cli.inference.bridge import Bridge
-from bayesnde_cli.inference.engine import Engine, EngineSettings, FittedModel, _places
+from bayesnde_cli.inference.budget import EngineSettings
+from bayesnde_cli.inference.engine import Engine, FittedModel, _places
 from bayesnde_cli.inference.target import Target
 from bayesnde_cli.inference.verdicts import verdicts
 

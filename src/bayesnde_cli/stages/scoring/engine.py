@@ -14,7 +14,7 @@ from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.stages.scoring.job import Job
 
 if TYPE_CHECKING:
-    from bayesnde_cli.inference.engine import EngineSettings
+    from bayesnde_cli.inference.budget import EngineSettings
 
 
 class Engine(Protocol):
@@ -79,7 +79,7 @@ def open_engine(layout: RunLayout, config: PosteriorConfig, *, is_verbose: bool 
 
 def engine_settings(config: PosteriorConfig) -> "EngineSettings":
     """Those of the engine's settings that a config has; the others are the engine's own."""
-    from bayesnde_cli.inference.engine import EngineSettings
+    from bayesnde_cli.inference.budget import EngineSettings
 
     names = [item.name for item in fields(EngineSettings) if hasattr(config, item.name)]
     return EngineSettings(**{name: getattr(config, name) for name in names})

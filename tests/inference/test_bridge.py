@@ -52,6 +52,18 @@ def test_without_the_autocorrelation_the_error_would_be_too_small() -> None:
     assert covered[1] < covered[0] - 0.2
 
 
+def test_rows_that_are_chosen_by_their_own_error_are_off_by_less_than_that_of_all() -> None:
+    rng = np.random.default_rng(4)
+    chains, proposed = _autoregressive(rng, 0.9), 0.6 * rng.standard_normal((N_ROWS, N_PROPOSED))
+    n_effective = np.full(N_ROWS, N_CHAINS * N_DRAWS / 19)
+    found = bridge(_ratios(chains, 0.0, 0.6, 0.0), _ratios(proposed, 0.0, 0.6, 0.0), n_effective)
+    assert abs(found.log_z.mean()) < 5 * found.se.mean() / np.sqrt(N_ROWS)
+    smallest = np.argsort(found.se)[: N_ROWS // 3]
+    shift = abs(found.log_z[smallest].mean())
+    assert shift < found.se.mean()
+    assert shift > 5 * found.se.mean() / np.sqrt(len(smallest))  # there is such a thing
+
+
 def test_it_solves_the_paper_s_fixed_point_and_overlap_is_its_integral() -> None:
     rng = np.random.default_rng(3)
     held = _ratios(rng.standard_normal((1, 4, 5000)), 0.5, 1.5, 0.0)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import scipy.io
 
-from bayesnde_cli.data.readers import Table, array_table, open_table
+from bayesnde_cli.data.readers import Source, Table, array_table, mat, open_table
 from bayesnde_cli.errors import BadInput
 
 MATRIX = np.arange(12.0).reshape(4, 3)
@@ -103,6 +103,24 @@ def test_a_mat_file_gives_matrix_and_labels() -> None:
 def test_vectors_alone_are_a_table() -> None:
     scipy.io.savemat("a.mat", {"x": np.arange(4.0), "y": np.ones((4, 1))})
     assert opened("a.mat").names == ("x", "y")
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_mat_variables_are_those_that_scipy_reads(is_packed: bool) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        shapes = [tuple(rng.integers(1, 6, rng.integers(1, 4))) for _ in range(4)]
+        kinds = rng.choice(["f8", "f4", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "b1"], 4)
+        made = {
+            f"v{n}": (100 * rng.normal(size=shape)).astype(kind)
+            for n, (shape, kind) in enumerate(zip(shapes, kinds, strict=True))
+        }
+        scipy.io.savemat("a.mat", made | {"skipped": {"a": 1}, "word": "w"}, do_compression=is_packed)
+        wanted = scipy.io.loadmat("a.mat")
+        found = {variable.name: variable for variable in mat._variables(Source(Path("a.mat"), "a.mat"))}
+        assert {name: found[name].what for name in ("skipped", "word")} == {"skipped": "struct", "word": "char"}
+        for name in made:
+            assert np.array_equal(found[name].array, wanted[name])
 
 
 @pytest.mark.parametrize(("code", "dtype"), [(8, "u1"), (9, "i1"), (11, "i2"), (12, "i4"), (13, "f4"), (14, "f8")])

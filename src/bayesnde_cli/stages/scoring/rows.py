@@ -29,7 +29,15 @@ from bayesnde_cli.stages.scoring.job import Job
 from bayesnde_cli.stages.scoring.sharing import alone
 
 STAGED_SCHEMA, STAGED_SCHEMA_VERSION = "model-rows", 1
-_MODEL_COLUMNS = ("row_id", "x_scaled", "log_jacobian")
+
+
+def model_fields(n_features: int) -> list[pa.Field]:
+    """What the model needs of every row."""
+    return [
+        pa.field("row_id", pa.int64()),
+        pa.field("x_scaled", pa.list_(pa.float32(), n_features)),
+        pa.field("log_jacobian", pa.float64()),
+    ]
 
 
 class BlockRows(NamedTuple):
@@ -53,10 +61,10 @@ class SetRows:
     """The rows of a data set."""
 
     def __init__(self, path: Path, stamp: Stamp, schema: Schema) -> None:
-        there = column_names(path, stamp)
-        self._labels = [name for name in schema.roles.labels if name in there]
-        self._ranges = RowRanges(path, stamp, [*_MODEL_COLUMNS, *self._labels])
+        there = [*column_names(path, stamp), schema.roles.condition]  # the model cannot do without its condition
         self._schema = schema
+        self._labels = [name for name in schema.roles.labels if name in there]
+        self._ranges = RowRanges(path, stamp, pa.schema([*model_fields(len(schema.features)), *self.label_fields]))
 
     @property
     def n_rows(self) -> int:

@@ -36,6 +36,8 @@ class FakeEngine:
     config: PosteriorConfig
     dies_at: int | None = None  # in the n-th block of this process
     seconds: float = 0.0  # for each block
+    n_quick: int = 0  # but for the first ones
+    tells: str | None = None  # a file that gets a line for each block scored
     loses_first: bool = False  # the first row of each block has no estimate, and its chains no R-hat
     n_sampled: int = 0
     n_scored: int = 0
@@ -62,7 +64,10 @@ class FakeEngine:
     def score(self, rows: Rows, draws: Draws, seed: int, n_real: int | None = None) -> dict[str, np.ndarray]:
         self.n_scored += 1
         self.n_real.append(n_real)
-        time.sleep(self.seconds)
+        if self.tells is not None:
+            with open(self.tells, "a") as file:
+                file.write(f"{seed}\n")
+        time.sleep(self.seconds if self.n_scored > self.n_quick else 0.0)
         if self.n_scored == self.dies_at:
             os._exit(9)
         rng = np.random.Generator(np.random.Philox(seed))

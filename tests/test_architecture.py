@@ -100,6 +100,7 @@ def _imported_by(arguments: list[str], cwd: Path) -> set[str]:
         ["classify", "--help"],
         ["grid", "--help"],
         ["simulate", "--help"],
+        ["slurm", "--help"],
         ["status"],
         ["--version"],
     ],

@@ -157,3 +157,20 @@ def test_a_fitted_run_gets_a_table_of_errors(scoring, fitted, engines, tmp_path,
     ]  # fmt: skip
     out = capsys.readouterr().out
     assert "default: the paper's median error with at most 20% of its gradients: " in out
+
+
+def test_what_compiling_took_is_what_first_calls_took_beyond_the_others() -> None:
+    sharding = _loaded("sharding")
+    programs = sharding.Programs(started=0.0)
+    programs.compiling = {"begin": [5.0], "segment": [3.0, 4.0], "weigh": [2.0]}  # the last was called once only
+    programs.running = {"begin": [1.0, 1.0, 9.0], "segment": [0.5], "propose": [7.0]}
+    assert programs.compile_cpu() == pytest.approx((5.0 - 1.0) + (7.0 - 2 * 0.5) + 2.0)
+    assert sharding.Process(wall=9.0, cpu=8.0, startup_cpu=5.0).work_cpu == 3.0
+
+
+def test_rows_that_are_made_up_in_pieces_are_as_many_as_asked_for(tmp_path, monkeypatch) -> None:
+    many_rows = _loaded("many_rows")
+    monkeypatch.setattr(many_rows, "_PIECE", 40)
+    table = many_rows.pq.read_table(many_rows._rows(tmp_path / "rows.parquet", 100))
+    assert (table.num_rows, table.column_names) == (100, ["a", "b", "c"])
+    assert len(set(table["a"].to_pylist())) == 100

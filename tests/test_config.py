@@ -187,7 +187,7 @@ def test_an_empty_word_takes_back_what_a_preset_says() -> None:
 def test_an_unknown_preset_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadConfig, match="did you mean 'paper-bank'"):
         _resolve(preset="paper-bnk")
-    with pytest.raises(BadConfig, match="is not there"):
+    with pytest.raises(BadConfig, match="does not exist"):
         _resolve(config_file=tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("[prepare\n")
     with pytest.raises(BadConfig, match="cannot be read"):

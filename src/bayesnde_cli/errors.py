@@ -6,7 +6,8 @@ An error prints as
       missing: 4, 12, 20
     hint: run `bayesnde density --shard 5/8`
 
-The class decides the exit code. Anything that is not a `BayesndeError` is a bug of ours and keeps its traceback.
+The class decides the exit code. Anything that is neither a `BayesndeError` nor `Stopped` is a bug of ours
+and keeps its traceback.
 """
 
 from collections.abc import Sequence
@@ -107,7 +108,18 @@ class RequirementNotMet(BayesndeError):
     exit_code = 5
 
 
-class Stopped(BayesndeError):
-    """A signal asked us to stop; what was done is saved."""
+class Stopped(BaseException):
+    """A signal asked us to stop; what was done is saved.
+
+    No `Exception`: many a library would take it for a failure of its own, and go on or tell another story.
+    """
 
     exit_code = 75
+
+    def __init__(self, signal_name: str) -> None:
+        super().__init__(signal_name)
+        self.found = "nothing half-written was left behind"
+
+    def __str__(self) -> str:
+        hint = "run the same command again to go on"
+        return str(BayesndeError(f"stopped by {self.args[0]}", found=self.found, hint=hint))

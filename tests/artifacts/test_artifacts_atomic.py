@@ -170,5 +170,13 @@ def test_temporaries_of_other_hosts_are_swept_after_a_day(tmp_path):
     assert names(tmp_path) == [fresh.name, ".tmp-notes", "plan.json"]
 
 
+def test_temporaries_of_other_hosts_stay_when_our_clock_is_ahead(tmp_path, monkeypatch):
+    fresh = tmp_path / ".tmp-node07.abcdef-12-0123abcd-plan.json"
+    fresh.write_text("x")
+    monkeypatch.setattr(time, "time", lambda: 4e9)
+    assert atomic.sweep(tmp_path) == []
+    assert names(tmp_path) == [fresh.name]
+
+
 def test_sweeping_a_folder_that_is_not_there_finds_nothing(tmp_path):
     assert atomic.sweep(tmp_path / "nowhere") == []

@@ -92,6 +92,15 @@ def test_the_lease_is_measured_by_the_clock_of_the_filesystem(tmp_path, monkeypa
     assert claims.claim(path) is None
 
 
+def test_a_claim_of_the_future_is_dead_for_the_clock_was_set_back(tmp_path):
+    path = tmp_path / ".claim-00000"
+    write_claim(path, place="node07.abcdef")
+    age(path, -60)  # clocks that are a minute apart are none of our business
+    assert claims.claim(path) is None
+    age(path, -24 * 3600)
+    assert claims.claim(path) is not None
+
+
 def test_refreshing_renews_the_lease(tmp_path):
     path = tmp_path / ".claim-00000"
     ours = claims.claim(path)
@@ -143,6 +152,17 @@ def test_a_dead_claim_that_was_replaced_meanwhile_is_left_alone(tmp_path):
     write_claim(path, token="new")  # a faster process
     assert claims._take_over(path, seen) is None
     assert claims.holder(path).token == "new"
+
+
+def test_claims_of_the_dead_are_swept_and_those_of_the_living_stay(tmp_path):
+    dead, living = dead_pid(), (".running", ".claim-00001", ".claim-00002.taking")
+    for name in (".claim-00000", ".claim-00003.taking", ".running.taking", ".running.taking.taking"):
+        write_claim(tmp_path / name, pid=dead, start_ticks=None)
+    for name in living:
+        write_claim(tmp_path / name)
+    (tmp_path / "plan.json").write_text("{}")
+    claims.sweep_claims(tmp_path)
+    assert set(os.listdir(tmp_path)) == {*living, "plan.json"}
 
 
 def test_holders_are_listed_by_block(tmp_path):

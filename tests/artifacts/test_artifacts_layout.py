@@ -42,6 +42,10 @@ LAYOUT = RunLayout(Path("run"))
         (LAYOUT.metrics_file("test"), "run/evaluate/test/metrics.json"),
         (LAYOUT.report_file("test"), "run/evaluate/test/report.html"),
         (LAYOUT.plots_dir("test"), "run/evaluate/test/plots"),
+        (LAYOUT.array_script("a-1b"), "run/slurm/a-1b/array.sbatch"),
+        (LAYOUT.gather_script("test"), "run/slurm/test/gather.sbatch"),
+        (LAYOUT.array_record_file("test"), "run/slurm/test/array.json"),
+        (LAYOUT.job_log("test", "gather-%j"), "run/slurm/test/log/gather-%j.log"),
     ],
 )
 def test_every_file_has_its_place(path, expected):
@@ -130,6 +134,7 @@ def test_hints_repair_no_more_than_is_broken():
     )
     assert repair_hint(LAYOUT.diagnostics_file("test")) == "run `bayesnde posterior --restart`"
     assert repair_hint(LAYOUT.split_file("train")) == "run `bayesnde prepare DATA --restart`"
+    assert repair_hint(LAYOUT.array_record_file("new-1")) == "run `bayesnde slurm DATA`"
     assert repair_hint(Path("other.parquet")) == "make other.parquet again"
     assert missing_hint(LAYOUT.latents_file()) == "run `bayesnde refine`"
     assert missing_hint(Path("other.parquet")) == "make other.parquet first"

@@ -135,7 +135,7 @@ def test_another_identity_is_refused_with_what_differs(layout):
         "  inputs.data: aaaaaaaaaaaa… -> bbbbbbbbbbbb…\n"
         "  seed: 7 -> 8\n"
         "  settings.scale: 'marginal' -> 'standard'\n"
-        "hint: run `bayesnde prepare DATA --restart` to make it again, "
+        "hint: run `bayesnde prepare DATA --restart` with the same options to make it again, "
         "or keep it and use another run directory with `--run OTHER`"
     )
 
@@ -258,7 +258,7 @@ def test_a_stage_that_was_not_run_is_missing(layout):
     assert str(caught.value) == (
         "error: warmstart is not there, or not complete\n"
         "  no run/warmstart/manifest.json\n"
-        "hint: run `bayesnde warmstart`"
+        "hint: run `bayesnde prepare DATA`, then `bayesnde warmstart`"
     )
 
 

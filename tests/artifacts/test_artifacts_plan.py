@@ -90,7 +90,7 @@ def test_another_plan_is_refused_with_what_differs(layout):
         "error: density/test was made with other settings or data\n"
         "  block_rows: 64 -> 32\n"
         "  inputs.rows: aaaaaaaaaaaa… -> bbbbbbbbbbbb…\n"
-        "hint: run `bayesnde density --restart` to make it again, "
+        "hint: run `bayesnde density --restart` with the same options to make it again, "
         "or keep it and use another run directory with `--run OTHER`"
     )
     assert plans.read(layout.plan_file("density", "test")) == PLAN

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bayesnde_cli.artifacts.fingerprint import sha256_json
 from bayesnde_cli.artifacts.layout import RunLayout
-from bayesnde_cli.artifacts.shards import ArrayTask, Shard, blocks_of, freeze, parse_shard, shard_of
+from bayesnde_cli.artifacts.shards import ArrayTask, Shard, blocks_of, freeze, missing_shards, parse_shard
 from bayesnde_cli.errors import BadArtifact, BadUsage
 
 WAY_OUT = "hint: write `--shard 3/8` for the third of eight shards, or `--shard auto` in a SLURM array"
@@ -32,7 +32,14 @@ def test_shards_are_disjoint_complete_and_of_equal_size(n_blocks, count):
     assert sorted(block for part in parts for block in part) == list(range(n_blocks))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     for shard, part in zip(shards, parts, strict=True):
-        assert all(shard_of(block, count) == shard for block in part)
+        assert all(block % count + 1 == shard.index for block in part)
+
+
+@given(n_blocks=st.integers(0, 60), count=st.integers(1, 20), data=st.data())
+def test_a_shard_is_missing_as_long_as_one_of_its_blocks_is(n_blocks, count, data):
+    done = data.draw(st.sets(st.integers(0, max(n_blocks - 1, 0))))
+    parts = {index: set(blocks_of(Shard(index, count), n_blocks)) for index in range(1, count + 1)}
+    assert missing_shards(done, count, n_blocks) == [index for index, part in parts.items() if not part <= done]
 
 
 @given(count=st.integers(1, 10**6), data=st.data())
@@ -45,7 +52,7 @@ def test_a_shard_reads_back_as_it_prints(count, data):
 def test_a_shard_of_another_form_is_refused(text):
     with pytest.raises(BadUsage) as caught:
         parse_shard(text, {})
-    assert str(caught.value) == f"error: --shard {text} is not of the form I/N\n{WAY_OUT}"
+    assert str(caught.value) == f"error: --shard {text} is not of the form I/N\n  I and N are whole numbers\n{WAY_OUT}"
 
 
 @pytest.mark.parametrize(

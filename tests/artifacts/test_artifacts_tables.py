@@ -249,7 +249,9 @@ def test_damage_is_also_seen_in_batches(path):
 def test_a_missing_table_is_named(path):
     with pytest.raises(MissingArtifact) as caught:
         read_table(path, "density")
-    assert str(caught.value) == ("error: run/density/test/density.parquet is not there\nhint: run `bayesnde density`")
+    assert str(caught.value) == (
+        "error: run/density/test/density.parquet is not there\n  no such file\nhint: run `bayesnde density`"
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,8 +70,6 @@ def test_the_version_is_a_result(bayesnde: Callable) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["frobnicate"], "error: no such command 'frobnicate'\nhint: see `bayesnde --help`\n"),
-        (["prepare"], "error: missing argument 'DATA'\nhint: see `bayesnde prepare --help`\n"),
         (
             ["simulate", "involut"],
             "error: there is no simulator 'involut'\n"
@@ -94,6 +93,25 @@ def test_the_version_is_a_result(bayesnde: Callable) -> None:
 )
 def test_wrong_usage_is_two_with_a_way_out(arguments: list[str], message: str, bayesnde: Callable) -> None:
     assert bayesnde(*arguments) == (2, "", message)
+
+
+@pytest.mark.parametrize("name", ["a file", "a link to a file"])
+def test_a_run_directory_that_is_a_file_is_refused_by_every_command(
+    name: str, bayesnde: Callable, examples: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "taken"
+    path.symlink_to(examples / "faithful.csv") if name == "a link to a file" else path.write_text("mine\n")
+    before = path.read_bytes()
+    arguments = {"fit": ["x.csv"], "prepare": ["x.csv"], "sample": ["5"], "grid": ["a", "b"]}
+    for command_name in COMMANDS:
+        if command_name != "simulate":
+            assert bayesnde(command_name, *arguments.get(command_name, []), "--run", path) == (
+                2,
+                "",
+                f"error: the run directory {path} is a file\n  a file, not a directory\n"
+                "hint: name another directory with --run DIR; one that does not exist is made\n",
+            )
+    assert path.read_bytes() == before
 
 
 def test_no_arguments_show_the_help_and_are_wrong_usage() -> None:
@@ -170,15 +188,52 @@ def test_a_terminal_sees_progress_bars(tmp_path: Path) -> None:
     assert "simulating" in shown
 
 
-def test_logs_see_lines_with_the_time_left(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def _lines(times: list[float], steps: list[int], capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> str:
+    """What is told of steps that end at these times; the work begins at 0."""
     from bayesnde_cli.cli import console
 
-    clock = iter([0.0, 5.0, 12.0, 13.0])
+    clock = iter([0.0, *times])
     monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
     with console.Console().progress("writing", 100, "rows") as advance:
-        for _ in range(3):
-            advance(10)
-    assert capsys.readouterr().err == "writing: 20 of 100 rows, 48 s left\n"
+        for done in steps:
+            advance(done)
+    return capsys.readouterr().err
+
+
+def test_logs_see_lines_with_the_time_left(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = _lines([5.0, 7.0, 12.0, 13.0], [10, 10, 10, 10], capsys, monkeypatch)
+    assert lines == "writing: 30 of 100 rows, 35 s left\n"
+
+
+def test_neither_earlier_work_nor_a_compiler_counts_in_the_time_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 50 rows were there, the next one waited 40 s for a compiler, then a row takes 4 s.
+    lines = _lines([0.0, 40.0, 44.0, 48.0, 52.0], [50, 1, 1, 1, 1], capsys, monkeypatch)
+    assert lines == "writing: 51 of 100 rows\nwriting: 54 of 100 rows, 3 min 4 s left\n"
+
+
+def test_the_bar_tells_the_same_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    import rich.progress
+
+    from bayesnde_cli.cli import console
+
+    now, bars = [0.0], []
+
+    class Timed(rich.progress.Progress):
+        def __init__(self, *columns: Any, **options: Any) -> None:
+            super().__init__(*columns, get_time=lambda: now[0], disable=True, **options)
+            bars.append(self)
+
+    monkeypatch.setattr(rich.progress, "Progress", Timed)
+    with console._bar(console.Console().err, "writing", 100, "rows") as advance:
+        left = []
+        for time, done in ((0.0, 50), (40.0, 1), (44.0, 1), (48.0, 1), (52.0, 1)):
+            now[0] = time
+            advance(done)
+            left.append(bars[0].tasks[0].time_remaining)
+    assert bars[0].tasks[0].completed == 54
+    assert left == [None, None, None, 188, 184]
 
 
 def test_a_pipe_that_closes_is_no_error() -> None:

@@ -169,11 +169,6 @@ def test_a_flipped_byte_is_seen_when_verifying(bayesnde: Callable, run: Path) ->
     assert "same size, other content" in outcome.out
 
 
-def test_a_file_instead_of_a_run_is_no_run(bayesnde: Callable, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert bayesnde("status", "--run", tmp_path / "file").code == 3
-
-
 @pytest.mark.parametrize("options", [[], ["--json"], ["--verify"], ["--verify", "--json"]], ids=" ".join)
 def test_the_plain_question_and_the_option_parser_give_one_answer(
     bayesnde: Callable, run: Path, options: list[str], capsys: pytest.CaptureFixture[str]

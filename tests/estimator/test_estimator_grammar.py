@@ -73,8 +73,16 @@ def test_fewer_than_fifty_rows_are_refused(rows: np.ndarray) -> None:
 
 
 def test_unknown_settings_and_missing_cells_are_value_errors_with_a_way_out(rows: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="did you mean 'epochs'"):
+    with pytest.raises(ValueError, match="did you mean 'epochs'") as unknown:
         BayesNDE(settings={"refine.epoch": 3}).fit(rows)
+    assert str(unknown.value).startswith("settings has an unknown setting 'refine.epoch'\n")
+    for settings in ({"epochs": 3}, ["refine.epochs=3"]):
+        with pytest.raises(ValueError, match="settings is a mapping") as refused:
+            BayesNDE(settings=settings).fit(rows)
+        assert str(refused.value) == (
+            f'settings is a mapping from "stage.key" to a value\n  found: {settings!r}\n'
+            'hint: for instance settings={"refine.epochs": 50}'
+        )
     rows[3, 1] = np.nan
     with pytest.raises(ValueError, match="NaN"):
         BayesNDE().fit(rows)

@@ -36,7 +36,9 @@ def test_the_forms_of_a_requirement(text: str, wanted: tuple) -> None:
     assert parse_requirement(text) == Requirement(*wanted)
 
 
-@pytest.mark.parametrize("text", ["", "spearman", ">=3", "spearman>=", "a>=b", "a=3", "a>=nan"])
+@pytest.mark.parametrize(
+    "text", ["", "spearman", ">=3", "spearman>=", "a>=b", "a=3", "a>=nan", "a=>3", "a!=3", "a=<3", "a ~> 3", "a<>3"]
+)
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(BadUsage, match="is not of the form NAME OP VALUE"):
         parse_requirement(text)

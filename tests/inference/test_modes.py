@@ -7,10 +7,11 @@ import pytest
 import tensorflow as tf
 
 from bayesnde_cli.inference import modes
-from bayesnde_cli.inference.block import Rows
+from bayesnde_cli.inference.block import Draws, Rows
 from bayesnde_cli.inference.bridge import Bridge
-from bayesnde_cli.inference.engine import Engine, EngineSettings, FittedModel, _verdicts
+from bayesnde_cli.inference.engine import Engine, EngineSettings, FittedModel, _places
 from bayesnde_cli.inference.target import Target
+from bayesnde_cli.inference.verdicts import verdicts
 
 # x = z^2 with a little noise: modes at both roots, of equal weight.
 SD = 0.05
@@ -84,11 +85,38 @@ def test_a_further_try_starts_where_the_first_has_been() -> None:
 def test_estimates_that_disagree_are_not_called_sound() -> None:
     one = np.ones(1)
     own = {"rhat_max": one, "ess_min": 1000 * one, "missed_mass": 0 * one}
-    found = Bridge(log_z=0 * one, se=0.06 * one, log_z_is=3 * one, se_is=0.1 * one, overlap=one,
+    found = Bridge(log_z=0 * one, se=0.06 * one, log_z_is=3 * one, se_is=0.1 * one, unseen=0 * one, overlap=one,
                    n_iterations=one.astype(np.int32), is_converged=one > 0)  # fmt: skip
-    assert _verdicts(found, own, 0.05)[0] == "estimates disagree"
-    assert _verdicts(found._replace(log_z_is=0.01 * one), own, 0.05)[0] == "error above target"
-    assert _verdicts(found._replace(log_z_is=0.01 * one, se=0.01 * one), own, 0.05)[0] == "reliable"
+    assert verdicts(found, own, 0.05)[0] == "estimates disagree"
+    assert verdicts(found._replace(log_z_is=0.01 * one), own, 0.05)[0] == "error above target"
+    sound = found._replace(log_z_is=0.01 * one, se=0.01 * one)
+    assert verdicts(sound, own, 0.05)[0] == "reliable"
+    # Mass that the proposal has found and no chain has been to; few draws may well have missed as much.
+    assert verdicts(sound._replace(unseen=0.1 * one), own, 0.05)[0] == "chains disagree"
+    assert verdicts(sound._replace(unseen=0.1 * one), own | {"ess_min": 60 * one}, 0.05)[0] == "reliable"
+
+
+def test_starts_are_taken_as_well_where_the_likelihood_is_low() -> None:
+    """All latents that are likely lie on one side; a mode on the other, beside which they are not, gets starts, too."""
+    z = np.random.default_rng(0).standard_normal((512, 1)).astype(np.float32)
+    height = np.where(z > 0, 0.0, 1e3)  # far off, as beside a narrow mode
+    bank = modes.Bank(tf.constant(z), tf.constant(height, tf.float32)[None], tf.ones([1, 512, 1]))
+    target = Target(tf.zeros([8, 1]), None, None)
+    uniform = tf.constant(np.random.default_rng(1).uniform(1e-6, 1.0, (8, 512)), tf.float32)
+    found = modes.candidates(bank, target, tf.ones([8, 1]), 6, uniform).numpy()[:, :, 0]
+    assert (found[:, :3] > 0).all()
+    assert (found[:, 3:] < 0).any(axis=1).all()
+
+
+def test_a_further_try_remembers_modes_that_no_chain_has_visited() -> None:
+    z = np.zeros((1, 2, 4, 1), np.float32)
+    found = np.array([[[5.0], [-3.0], [np.nan]]], np.float32)
+    zeros = np.zeros(1, np.float32)
+    draws = Draws(z, zeros, zeros, zeros, zeros, zeros, found)
+    remembered = _places(draws)
+    assert np.isfinite(remembered).all()
+    assert {5.0, -3.0, 0.0} == {*remembered.ravel().tolist()}
+    assert _places(draws._replace(modes=found[:, :0])).shape == remembered.shape
 
 
 def test_draws_do_not_depend_on_how_they_will_be_scored() -> None:

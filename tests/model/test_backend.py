@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 
 def _start(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
@@ -34,6 +36,13 @@ def test_what_was_held_back_comes_out_when_starting_fails() -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("a clue\n")
     assert "no engine" in done.stderr
+    stopped = _start(
+        code.replace("RuntimeError('no engine')", "Stopped('SIGINT')").replace(
+            "import os\n", "import os\nfrom bayesnde_cli.errors import Stopped\n"
+        )
+    )
+    assert "a clue" not in stopped.stderr.splitlines()  # the user knows why
+    assert "Stopped: error: stopped by SIGINT" in stopped.stderr
 
 
 def test_threads_are_settled_before_the_first_computation_and_recorded() -> None:
@@ -52,3 +61,15 @@ def test_a_gpu_that_is_not_there_is_said() -> None:
     )
     done = _start(code, CUDA_VISIBLE_DEVICES="-1")
     assert done.stdout.startswith("error: there is no GPU that TensorFlow can use\n  devices: /physical_device:CPU:0\n")
+
+
+@pytest.mark.parametrize(("options", "is_told"), [("", False), ("verbose=True", True)])
+def test_many_models_in_one_process_are_no_reason_to_warn(options: str, is_told: bool) -> None:
+    done = _start(
+        f"from bayesnde_cli.model.backend import load_tensorflow; tf = load_tensorflow({options}).tensorflow\n"
+        "program = tf.function(lambda x: x + 1)\n"
+        "for n in range(8):\n    program(tf.zeros(n))\n"
+        "tf.get_logger().warning('something else')"
+    )
+    assert ("tf.function retracing" in done.stderr) is is_told
+    assert "something else" in done.stderr

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bayesnde_cli.report.binning import bin_shares, n_bins, robust_range, shown_range, thinned, widened
+from bayesnde_cli.report.binning import bin_shares, edges_through, n_bins, robust_range, shown_range, thinned, widened
 from bayesnde_cli.report.frame import Frame, axis, log_axis, named_axis
 from bayesnde_cli.report.numerals import nats, numeral, share, with_error
 from bayesnde_cli.report.ticks import log_labels, log_ticks, nice_ticks, tick_labels
@@ -91,3 +91,13 @@ def test_a_frame_puts_values_where_they_belong_and_holds_back_what_is_outside() 
     logarithmic = Frame(log_axis(1, 100), axis(0, 1), width=120, left=10, right=10)
     assert logarithmic.x([1, 10, 100, 0]).tolist() == pytest.approx([10, 60, 110, 10])
     assert named_axis(["a", "b"]).place(np.array([0, 1])).tolist() == [0.25, 0.75]
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.0, 1.06), (1.001, 1.0511), (1.0, 900.0), (0.99, 1.05001)])
+def test_no_bar_lies_on_both_sides_of_a_limit(low: float, high: float) -> None:
+    edges = edges_through(1.05, low, high, 9)
+    assert 1.05 in edges
+    assert edges[0] <= low
+    assert edges[-1] >= high
+    assert len(edges) <= 12
+    np.testing.assert_allclose(np.diff(edges), np.diff(edges)[0])

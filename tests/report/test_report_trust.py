@@ -11,6 +11,7 @@ from bayesnde_cli.inference import verdicts
 from bayesnde_cli.report import trust
 from bayesnde_cli.report.advice import advise
 from bayesnde_cli.report.check import Cause, Level
+from bayesnde_cli.report.outlier_check import auroc_error
 from bayesnde_cli.report.page import render
 from bayesnde_cli.report.report_data import DoubtfulColumns, ReportData, Subject
 from bayesnde_cli.report.sections import errors
@@ -29,6 +30,40 @@ def _check(data: ReportData, subject: str) -> Any:
 def _rows(**verdicts: int) -> dict[str, Any]:
     named = {name.replace("_", " "): n for name, n in verdicts.items()}
     return {"n": sum(named.values()), "n_reliable": named.get("reliable", 0), "verdicts": named}
+
+
+@pytest.mark.parametrize(
+    ("auroc", "rival", "n", "level", "words"),
+    [
+        (0.90, 0.85, 300, Level.GOOD, "AUROC of 0.90 (1 finds all, 0.5 is chance)."),
+        (0.63, 0.92, 183, Level.FAIR, "The best of 2 plain estimators (isolation forest) has 0.92."),
+        (0.80, 0.92, 60, Level.GOOD, "AUROC of 0.80 (1 finds all, 0.5 is chance)."),  # of so few it may be chance
+        (0.58, 0.60, 183, Level.FAIR, "That may be chance."),
+        (0.20, 0.55, 183, Level.FAIR, "The best of 2 plain estimators"),
+    ],
+)
+def test_outliers_that_others_find_better_are_told_of(
+    auroc: float, rival: float, n: int, level: Level, words: str
+) -> None:
+    figures = {"n": n, "n_outliers": n // 10, "auroc": auroc, "precision_at_k": 0.1, "average_precision": 0.1}
+    rivals = metrics()["baselines"]
+    rivals["isolation_forest"]["outliers"]["auroc"] = rival
+    rivals["gaussian"]["outliers"]["auroc"] = 0.5
+    data = with_metrics(outliers=figures, baselines=rivals)
+    check = _check(data, "Outliers")
+    assert (check.level, words in check.text) == (level, True)
+    told = any("take the estimator that finds them best" in item.text for item in advise(judge(data), data))
+    assert told is (level is Level.FAIR)
+
+
+def test_the_error_of_an_auroc_is_what_other_rows_would_change() -> None:
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(4000):  # exponential scores, for which the formula is exact
+        others, outliers = rng.exponential(size=60), rng.exponential(3.0, size=20)
+        found.append((outliers[:, None] > others).mean())
+    assert auroc_error(0.75, 20, 60) == pytest.approx(np.std(found), rel=0.05)
+    assert auroc_error(0.75, 5, 60) > 1.5 * auroc_error(0.75, 20, 60)
 
 
 def test_a_good_run_is_trusted_and_told_what_it_is_good_for() -> None:

@@ -151,5 +151,5 @@ def test_the_run_must_be_fitted(tmp_path: Path, bayesnde: Callable, examples: Pa
     assert outcome.code == 3
     assert outcome.err == (
         f"error: refine is not there, or not complete\n  no {run}/refine/manifest.json\n"
-        f"hint: run `bayesnde refine --run {run}`\n"
+        f"hint: run `bayesnde warmstart --run {run}`, then `bayesnde refine --run {run}`\n"
     )

@@ -28,6 +28,13 @@ def test_every_class_has_its_column() -> None:
     assert not np.array_equal(found["mc_se"], _found(Rows(x, None, None), seed=6)["mc_se"])
 
 
+def test_every_class_is_told_of() -> None:
+    done: list[int] = []
+    rows = Rows(np.zeros((2, 2), np.float32), None, None)
+    log_densities_by_class(FakeEngine(DensityConfig(chains=2, draws=4)), rows, 3, 5, advance=done.append)
+    assert done == [1, 1, 1]
+
+
 def test_a_row_without_cells_is_as_likely_under_every_class() -> None:
     observed = np.ones((4, 2), bool)
     observed[2] = False

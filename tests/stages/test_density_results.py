@@ -77,7 +77,7 @@ def test_again_is_up_to_date_and_other_settings_are_listed(bayesnde: Callable, e
     assert other.code == 2
     assert other.err == (
         "error: density/test was made with other settings or data\n  settings.target_se: 0.05 -> 0.5\n"
-        f"hint: run `bayesnde density --run {run} --restart` to make it again, "
+        f"hint: run `bayesnde density --run {run} --restart` with the same options to make it again, "
         "or keep it and use another run directory with `--run OTHER`\n"
     )
     assert table_bytes(run) == before

@@ -17,6 +17,7 @@ import fake_engine
 import fake_model
 from bayesnde_cli.inference.verdicts import VERDICTS
 from bayesnde_cli.stages.evaluate import metrics
+from bayesnde_cli.stages.evaluate.outcome import _by_class
 from bayesnde_cli.stages.evaluate.rows import Scores, read_scores
 from bayesnde_cli.stages.scoring.job import Job
 from bayesnde_cli.training.diagnostics import DIAGNOSTICS
@@ -114,6 +115,27 @@ def test_the_likeliest_class_is_found_by_the_engine(bayesnde: Callable, engines:
     assert engines[-1].config.block_rows == 8  # the settings of `density`
     blocks = [8] * (test.num_rows // 8) + [test.num_rows % 8]
     assert engines[-1].n_real == [n_real for n_real in blocks for _ in "uv"]
+
+
+@pytest.mark.parametrize(("n_many", "is_told"), [(1, True), (20, False)])
+def test_what_many_classes_cost_is_told_before(
+    n_many: int, is_told: bool, bayesnde: Callable, engines: list, scored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bayesnde_cli.stages.evaluate.accuracy._MANY_CLASSES", n_many)
+    outcome = bayesnde("evaluate", "--run", scored, *FEW, "--accuracy-rows", "10")
+    words = (
+        "accuracy: 10 rows under each of 2 classes, which takes as long as 2 times `density` of them; "
+        "evaluate.accuracy_rows says how many rows, and 0 leaves it out\n"
+    )
+    assert (words in outcome.err) is is_told
+
+
+def test_of_many_classes_some_are_shown() -> None:
+    figures = {"n": 2, "mean_log_density": -1.0, "mean_log_density_se": 0.5}
+    table = _by_class({"classes": {f"c{index}": figures for index in range(500)}}).splitlines()
+    assert len(table) == 22
+    assert table[-1] == "… and 480 more classes in metrics.json"
+    assert len(_by_class({"classes": dict.fromkeys("abc", figures)}).splitlines()) == 4
 
 
 def test_of_a_large_table_some_rows_are_scored_under_every_class(

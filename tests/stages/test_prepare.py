@@ -171,7 +171,7 @@ def test_a_second_run_is_up_to_date_and_other_settings_are_listed(
         "error: prepare was made with other settings or data\n"
         "  settings.scale: 'auto' -> 'standard'\n"
         "  settings.seed: 0 -> 4\n"
-        f"hint: run `bayesnde prepare DATA --run {run} --restart` to make it again, "
+        f"hint: run `bayesnde prepare DATA --run {run} --restart` with the same options to make it again, "
         "or keep it and use another run directory with `--run OTHER`\n"
     )
     before = _bytes(run)
@@ -359,12 +359,15 @@ def test_classes_are_the_same_whatever_the_format_of_the_file(bayesnde: Callable
         assert schema["classes"] == ["1", "2"]
 
 
-def test_a_spike_in_a_continuous_column_is_warned_of(bayesnde: Callable, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("n_equal", "percent"), [(80, 40), (199, 99)])
+def test_a_spike_in_a_continuous_column_is_warned_of(
+    n_equal: int, percent: int, bayesnde: Callable, tmp_path: Path
+) -> None:
     values = np.random.default_rng(0).normal(size=200)
-    values[:80] = 0.25
+    values[:n_equal] = 0.25
     np.save(tmp_path / "d.npy", values)
     outcome = bayesnde("prepare", tmp_path / "d.npy", "--run", tmp_path / "r")
-    assert "warning: 40% of the rows have c1 = 0.25" in outcome.err
+    assert f"warning: {percent}% of the rows have c1 = 0.25" in outcome.err
 
 
 def test_rows_without_any_cell_are_left_out(bayesnde: Callable, tmp_path: Path) -> None:

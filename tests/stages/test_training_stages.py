@@ -136,6 +136,36 @@ def test_a_signal_saves_and_the_next_run_goes_on_to_the_same_end(run: Path, tmp_
     assert _outputs(run, "warmstart") == _outputs(calm, "warmstart")
 
 
+@pytest.mark.parametrize("method", ["write_weights", "forget"])
+def test_a_signal_at_a_look_loses_no_weights(
+    bayesnde: Callable, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    import shutil
+
+    from bayesnde_cli.errors import Stopped
+    from bayesnde_cli.stages.training.checkpoints import Checkpoints
+
+    calm = Path(shutil.copytree(run, tmp_path / "calm"))
+    assert bayesnde("warmstart", "--run", calm, *SMALL).code == 0
+    done, n_calls = getattr(Checkpoints, method), 0
+
+    def struck(*arguments: object) -> None:
+        nonlocal n_calls
+        done(*arguments)
+        n_calls += 1
+        if n_calls % 2 == 0:
+            raise Stopped("SIGTERM")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, method, struck)
+        for _ in range(2):
+            assert bayesnde("warmstart", "--run", run, *SMALL).code == 75
+    outcome = bayesnde("warmstart", "--run", run, *SMALL)
+    assert outcome.code == 0, outcome.err
+    assert "going on after epoch" in outcome.err
+    assert _outputs(run, "warmstart") == _outputs(calm, "warmstart")
+
+
 REFINED = ["--epochs", "6", "--checks", "3", "--validation-draws", "16", "--generated-rows", "200"]
 
 

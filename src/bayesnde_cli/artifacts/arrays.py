@@ -68,7 +68,7 @@ def read_arrays(path: Path) -> "tuple[dict[str, np.ndarray], dict[str, Any]]":
                 raise ValueError("it does not say what its SHA-256 is")
             arrays = dict(_arrays(archive))
     except FileNotFoundError:
-        raise MissingArtifact(f"{path} is not there", hint=missing_hint(path)) from None
+        raise MissingArtifact(f"{path} is not there", found="no such file", hint=missing_hint(path)) from None
     except (*_DAMAGE, RecursionError) as error:
         raise BadArtifact(f"{path} is damaged", found=str(error), hint=repair_hint(path)) from None
     return arrays, facts

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesnde_cli.artifacts.canonical import json_bytes
+from bayesnde_cli.artifacts.held_signals import signals_held
 from bayesnde_cli.artifacts.processes import Process, is_alive, place
 from bayesnde_cli.errors import CannotWrite
 
@@ -24,6 +25,7 @@ FOREIGN_TEMPORARY_SECONDS = 24 * 3600
 _TEMPORARY_NAME = re.compile(r"\.tmp-(?P<place>[^-]+)-(?P<pid>\d+)-[0-9a-f]{8}-.+")
 _MORE_SPACE = "free some space and run the same command again; finished work is kept"
 _OTHER_FOLDER = "choose a place that you may write to"
+_SOUND_DISK = "look after the disk, or the server that has it, and run the same command again; finished work is kept"
 _WAYS_OUT = {
     errno.ENOSPC: _MORE_SPACE,
     errno.EDQUOT: _MORE_SPACE,
@@ -36,6 +38,8 @@ _WAYS_OUT = {
     errno.EISDIR: _OTHER_FOLDER,  # a folder stands where a file should be
     errno.ENOENT: _OTHER_FOLDER,  # no folder can be made there
     errno.ENAMETOOLONG: _OTHER_FOLDER,
+    errno.EIO: _SOUND_DISK,
+    errno.ESTALE: _SOUND_DISK,
 }
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 # Some network filesystems cannot flush a folder; their servers keep names in order by themselves.
@@ -94,6 +98,19 @@ def temporary_beside(path: Path) -> Path:
     return path.with_name(f"{TEMPORARY_PREFIX}{place()}-{os.getpid()}-{os.urandom(4).hex()}-{path.name}")
 
 
+def filesystem_now(path: Path) -> float:
+    """The time by the clock that stamps the files beside `path`: on NFS the server's, which may differ from ours."""
+    probe = temporary_beside(path)
+    try:
+        probe.touch()
+        return probe.stat().st_mtime
+    except OSError:
+        return time.time()
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
+
+
 def sweep(folder: Path) -> list[Path]:
     """Removes what killed processes left behind, and returns it.
 
@@ -121,7 +138,7 @@ def sweep(folder: Path) -> list[Path]:
 def _is_abandoned(entry: os.DirEntry[str], owner: Process) -> bool:
     if owner.place == place():
         return not is_alive(owner)
-    return time.time() - entry.stat(follow_symlinks=False).st_mtime > FOREIGN_TEMPORARY_SECONDS
+    return filesystem_now(Path(entry.path)) - entry.stat(follow_symlinks=False).st_mtime > FOREIGN_TEMPORARY_SECONDS
 
 
 @contextlib.contextmanager
@@ -146,7 +163,7 @@ def _drafting(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
-        _flush_folder(path.parent)
+        flush_folder(path.parent)
     except OSError as error:
         # An error that names some other file is about reading, and not ours to explain.
         is_ours = error.filename is None or _is_around(Path(os.fsdecode(error.filename)), temporary)
@@ -154,7 +171,7 @@ def _drafting(path: Path) -> Iterator[Path]:
             raise
         raise _refusal(path, error) from error
     finally:
-        with contextlib.suppress(OSError):  # what stays is swept
+        with signals_held(), contextlib.suppress(OSError):  # what stays is swept
             temporary.unlink(missing_ok=True)
 
 
@@ -199,7 +216,8 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
+    """Have the names in a folder on disk."""
     try:
         _flush(folder)
     except OSError as error:

@@ -25,7 +25,7 @@ def read_object(path: Path, *, newest: int) -> dict[str, Any]:
             raise ValueError(f"{path.stat().st_size:,} bytes, no document of ours has as many")
         found = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise MissingArtifact(f"{path} is not there", hint=missing_hint(path)) from None
+        raise MissingArtifact(f"{path} is not there", found="no such file", hint=missing_hint(path)) from None
     except (ValueError, OSError, RecursionError) as error:  # not JSON, not UTF-8, a folder, or not for us to read
         raise BadArtifact(f"{path} is damaged", found=str(error), hint=repair_hint(path)) from None
     if not isinstance(found, dict):

@@ -17,10 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bayesnde_cli.artifacts.atomic import create_once, temporary_beside
+from bayesnde_cli.artifacts.atomic import cannot_write, create_once, filesystem_now
 from bayesnde_cli.artifacts.canonical import json_bytes
 from bayesnde_cli.artifacts.held_signals import signals_held
-from bayesnde_cli.artifacts.layout import RunLayout, claim_indexes, claim_name
+from bayesnde_cli.artifacts.layout import RunLayout, claim_indexes, claim_name, claim_names
 from bayesnde_cli.artifacts.processes import Process, is_alive, place, this_process
 from bayesnde_cli.errors import StageBusy
 
@@ -59,9 +59,13 @@ class Claim:
         return False
 
     def release(self) -> None:
-        """Gives the claim up; one that has passed to somebody else stays."""
-        if self._is_ours():
-            self.path.unlink(missing_ok=True)
+        """Gives the claim up; one that has passed to somebody else stays.
+
+        So does one on a disk that has turned read-only: it is dead when we are, and nobody is to learn of that first.
+        """
+        with contextlib.suppress(OSError):
+            if self._is_ours():
+                self.path.unlink(missing_ok=True)
 
     def _is_ours(self) -> bool:
         found = _read(self.path)
@@ -81,7 +85,7 @@ def claim(path: Path) -> Claim | None:
     ours = _create(path)
     if ours is not None:
         return ours
-    found = _read(path, clock=lambda: _filesystem_now(path))
+    found = _read(path, clock=lambda: filesystem_now(path))
     if found is None:  # released this very moment
         return _create(path)
     return None if found.is_alive else _take_over(path, found)
@@ -145,11 +149,16 @@ def _keep_alive(ours: Claim, is_over: threading.Event) -> None:
             ours.refresh()
 
 
-def sweep_blocks(folder: Path) -> None:
-    """Remove the claims of dead processes on the blocks of a stage, once nobody needs them any more."""
-    for block, who in block_holders(folder).items():
-        if not who.is_alive:
-            (folder / claim_name(block)).unlink(missing_ok=True)
+def sweep_claims(folder: Path) -> None:
+    """Remove the claims of dead processes on a stage and its blocks: each is taken over, and given up.
+
+    Whoever comes next would take over the claim that he wants, and only that. One that nobody wants any more stays: on
+    a block that is there, on a stage that is complete, on a claim that was to be taken over.
+    """
+    for name in claim_names(os.listdir(folder)):
+        who = _read(folder / name)
+        if who is not None and not who.is_alive and (taken := claim(folder / name)) is not None:
+            taken.release()
 
 
 def _create(path: Path) -> Claim | None:
@@ -175,7 +184,7 @@ def _take_over(path: Path, dead: Holder) -> Claim | None:
     taking = claim(path.with_name(f"{path.name}.taking"))
     if taking is None:
         return None
-    with taking:
+    with taking, cannot_write(path):
         found = _read(path)
         if found is not None:
             if found.token != dead.token:
@@ -195,20 +204,12 @@ def _read(path: Path, *, clock: Callable[[], float] = time.time) -> Holder | Non
         process = Process(str(record["place"]), int(record["pid"]), record["start_ticks"])
         token, started = str(record["token"]), str(record["started"])
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        return Holder("", "an unknown host", 0, "an unknown time", clock() - touched <= LEASE_SECONDS)
+        return Holder("", "an unknown host", 0, "an unknown time", _is_within_lease(touched, clock()))
     is_here = process.place == place()
-    alive = is_alive(process) if is_here else clock() - touched <= LEASE_SECONDS
+    alive = is_alive(process) if is_here else _is_within_lease(touched, clock())
     return Holder(token, process.place.rpartition(".")[0], process.pid, started, alive)
 
 
-def _filesystem_now(path: Path) -> float:
-    """The time by the clock that stamps the files beside `path`: on NFS the server's, which may differ from ours."""
-    probe = temporary_beside(path)
-    try:
-        probe.touch()
-        return probe.stat().st_mtime
-    except OSError:
-        return time.time()
-    finally:
-        with contextlib.suppress(OSError):
-            probe.unlink(missing_ok=True)
+def _is_within_lease(touched: float, now: float) -> bool:
+    """Whether a claim that was last touched then is alive; one of the future is not: the clock was set back since."""
+    return abs(now - touched) <= LEASE_SECONDS

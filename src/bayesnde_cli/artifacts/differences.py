@@ -23,7 +23,7 @@ def settings_differ(layout: RunLayout, stage: str, set_name: str | None, differe
     return SettingsDiffer(
         f"{layout.label(stage, set_name)} was made with other settings or data",
         found=differences,
-        hint=f"run `{layout.command(stage, set_name, '--restart')}` to make it again, "
+        hint=f"run `{layout.command(stage, set_name, '--restart')}` with the same options to make it again, "
         "or keep it and use another run directory with `--run OTHER`",
     )
 

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 
 from bayesnde_cli.artifacts import claims
-from bayesnde_cli.artifacts.atomic import temporary_beside
+from bayesnde_cli.artifacts.atomic import cannot_write, temporary_beside
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.errors import StageBusy
 
@@ -37,7 +37,7 @@ def discard(
             )
         if not is_wanted():
             return False
-        with contextlib.suppress(FileNotFoundError):  # the folder went by another hand
+        with cannot_write(folder), contextlib.suppress(FileNotFoundError):  # the folder went by another hand
             os.rename(folder, aside)
     shutil.rmtree(aside, ignore_errors=True)
     return True

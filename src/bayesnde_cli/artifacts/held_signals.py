@@ -1,4 +1,4 @@
-"""A few steps that no signal may come between."""
+"""The signals that ask us to stop, and a few steps that none of them may come between."""
 
 import contextlib
 import os
@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-_HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+# Ctrl-C; the usual request; a terminal that is closed; the warnings of SLURM, Grid Engine and LSF; a limit of CPU time.
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 
 
 @contextlib.contextmanager
@@ -21,7 +22,7 @@ def signals_held() -> Iterator[None]:
         yield
         return
     came: list[tuple[int, FrameType | None]] = []
-    before = {int(number): signal.signal(number, lambda *what: came.append(what)) for number in _HELD}
+    before = {int(number): signal.signal(number, lambda *what: came.append(what)) for number in STOPPING}
     try:
         yield
     finally:

@@ -39,6 +39,9 @@ _NUMBER = r"(\d{5}|[1-9]\d{5,})"
 _BLOCK_NAME = re.compile(rf"block-{_NUMBER}\.parquet", re.ASCII)
 _DIAGNOSTICS_NAME = re.compile(rf"diagnostics-{_NUMBER}\.parquet", re.ASCII)
 _CLAIM_NAME = re.compile(rf"\.claim-{_NUMBER}", re.ASCII)
+_ARRAY_RECORD = "array.json"
+# A claim on a stage or a block, or on the taking over of such a claim.
+_ANY_CLAIM = re.compile(rf"(\.running|\.claim-{_NUMBER})(\.taking)*", re.ASCII)
 
 
 def stage_named(name: str) -> Stage:
@@ -75,6 +78,11 @@ def claim_name(index: int) -> str:
 def claim_indexes(file_names: Iterable[str]) -> list[int]:
     """The numbers of the blocks that files of these names claim; other files are passed over."""
     return _indexes_in(_CLAIM_NAME, file_names)
+
+
+def claim_names(file_names: Iterable[str]) -> list[str]:
+    """Those of the names that files have which claim a stage, a block, or the taking over of a claim."""
+    return [name for name in file_names if _ANY_CLAIM.fullmatch(name)]
 
 
 def _indexes_in(pattern: re.Pattern[str], file_names: Iterable[str]) -> list[int]:
@@ -115,6 +123,14 @@ class RunLayout:
 
     def checkpoint_dir(self, stage: str) -> Path:
         return self.stage_dir(stage) / "checkpoint"
+
+    def checkpoint_file(self, stage: str) -> Path:
+        """The state that a training stage goes on from."""
+        return self.checkpoint_dir(stage) / "state.npz"
+
+    def look_file(self, stage: str, look: int) -> Path:
+        """The weights at a look at the validation rows."""
+        return self.checkpoint_dir(stage) / f"look-{look:05d}.npz"
 
     def weights_dir(self, stage: str) -> Path:
         return self.stage_dir(stage) / "weights"
@@ -157,6 +173,23 @@ class RunLayout:
 
     def plots_dir(self, set_name: str) -> Path:
         return self.stage_dir("evaluate", set_name) / "plots"
+
+    def slurm_dir(self, set_name: str) -> Path:
+        """The jobs that have a cluster score a data set. Beside the stages: a restart of `density` leaves it alone."""
+        return self.root / "slurm" / check_set_name(set_name)
+
+    def array_script(self, set_name: str) -> Path:
+        return self.slurm_dir(set_name) / "array.sbatch"
+
+    def gather_script(self, set_name: str) -> Path:
+        return self.slurm_dir(set_name) / "gather.sbatch"
+
+    def array_record_file(self, set_name: str) -> Path:
+        return self.slurm_dir(set_name) / _ARRAY_RECORD
+
+    def job_log(self, set_name: str, job: str) -> Path:
+        """The log of a job; its number may be one of SLURM's patterns."""
+        return self.slurm_dir(set_name) / "log" / f"{job}.log"
 
     def sets(self, stage: str) -> list[str]:
         """The data sets that a stage has a folder for, in order of name."""
@@ -212,6 +245,8 @@ def missing_hint(path: Path) -> str:
 def repair_hint(path: Path) -> str:
     """What to do about a damaged file of a run, as the last part of a message."""
     place = locate(path)
+    if place is None and path.name == _ARRAY_RECORD and len(path.parents) > 2:
+        return f"run `{RunLayout(path.parents[2]).command('slurm', path.parent.name)}`"
     if place is None:
         return f"make {path} again"
     layout, stage, set_name = place

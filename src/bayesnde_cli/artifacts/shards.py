@@ -4,7 +4,7 @@ Resubmitting `--array=3,7` changes SLURM_ARRAY_TASK_COUNT and _MIN, so they coun
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def parse_shard(text: str, environ: Mapping[str, str]) -> Shard | ArrayTask:
         return _array_task(environ)
     match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, re.ASCII)
     if match is None:
-        raise BadUsage(f"--shard {text} is not of the form I/N", hint=_EXAMPLE)
+        raise BadUsage(f"--shard {text} is not of the form I/N", found="I and N are whole numbers", hint=_EXAMPLE)
     index, count = int(match[1]), int(match[2])
     if not 1 <= index <= count:
         found = f"I goes from 1 to N = {count}" if count else "N must be at least 1"
@@ -103,9 +103,10 @@ def blocks_of(shard: Shard, n_blocks: int) -> range:
     return range(shard.index - 1, n_blocks, shard.count)
 
 
-def shard_of(block: int, count: int) -> Shard:
-    """The shard, of `count`, that a block belongs to."""
-    return Shard(block % count + 1, count)
+def missing_shards(done: Collection[int], count: int, n_blocks: int) -> list[int]:
+    """Which of `count` shards have blocks that are not done, by number."""
+    left = {block % count + 1 for block in range(n_blocks) if block not in done}
+    return sorted(left)
 
 
 def _array_task(environ: Mapping[str, str]) -> ArrayTask:

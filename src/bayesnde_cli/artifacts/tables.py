@@ -226,7 +226,7 @@ def opened(path: Path, expected: Stamp, columns: Columns) -> Iterator[pq.Parquet
             _check_columns(path, file, columns)
             yield file
     except FileNotFoundError:
-        raise MissingArtifact(f"{path} is not there", hint=missing_hint(path)) from None
+        raise MissingArtifact(f"{path} is not there", found="no such file", hint=missing_hint(path)) from None
     except (pa.ArrowException, BadHeader, OSError, UnicodeDecodeError) as error:
         first_line = (str(error).splitlines() or [type(error).__name__])[0]
         raise BadArtifact(

@@ -22,12 +22,24 @@ def require(layout: RunLayout, stage: str, set_name: str | None = None, *, readi
         raise MissingArtifact(
             f"{label} is not there, or not complete",
             found=f"no {path}",
-            hint=f"run `{layout.command(stage, set_name)}`",
+            hint=f"run {_missing_commands(layout, stage, set_name)}",
         )
     found = manifests.read(path)
     manifests.check_outputs(found, path.parent, deep=reading)
     refuse_stale(layout, stage, set_name, stale_inputs(layout, found))
     return found
+
+
+def _missing_commands(layout: RunLayout, stage: str, set_name: str | None) -> str:
+    """The commands that make a stage, those right before it that are not there first."""
+    once = [name for name, is_per_set in _PER_SET.items() if not is_per_set]
+    before = once[: once.index(stage)] if stage in once else once
+    commands = [layout.command(stage, set_name)]
+    for name in reversed(before):
+        if layout.manifest_file(name).exists():
+            break
+        commands.insert(0, layout.command(name))
+    return ", then ".join(f"`{command}`" for command in commands)
 
 
 def refuse_stale(layout: RunLayout, stage: str, set_name: str | None, stale: Sequence[str]) -> None:

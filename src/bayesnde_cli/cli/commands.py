@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from bayesnde_cli import __version__
+from bayesnde_cli.config import nearest_hint
+from bayesnde_cli.errors import BadUsage
 
 # Name and first line of each command; the list of commands is shown without loading them.
 COMMANDS = {
@@ -23,7 +25,8 @@ COMMANDS = {
     "classify": "The probability of every class for every row, p(y | x), from densities p(x | y).",
     "grid": "The density of two columns on a grid, all others integrated out, as a table and a picture.",
     "simulate": "Rows of a distribution whose exact log-density is known, as the column true_log_density.",
-    "status": "Show the stages of a run: missing, running, interrupted, done, stale or damaged, and the next command.",
+    "slurm": "Have a SLURM cluster score the rows: writes an array job and its gather job, and sends them.",
+    "status": "Where a run stands: missing, queued, running, interrupted, done, stale or damaged, and what is next.",
 }
 
 
@@ -31,8 +34,19 @@ def run_command(arguments: list[str]) -> int:
     """Run one command line; the exit code that the command asks for."""
     is_completing = any(name.endswith("_BAYESNDE_COMPLETE") for name in os.environ)
     loaded = set(COMMANDS) if is_completing else set(arguments) & set(COMMANDS)
+    if not is_completing and arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        raise unknown_command(arguments[0])
     code = typer.main.get_command(_app(loaded)).main(args=arguments, prog_name="bayesnde", standalone_mode=False)
     return code if isinstance(code, int) else 0
+
+
+def unknown_command(word: str) -> BadUsage:
+    """For a first word that is no command."""
+    return BadUsage(
+        f"there is no command '{word}'",
+        found=f"commands: {', '.join(COMMANDS)}",
+        hint=nearest_hint(word, list(COMMANDS), "see `bayesnde --help`"),
+    )
 
 
 def command(name: str) -> Callable[..., None]:
@@ -53,9 +67,9 @@ def _app(loaded: set[str]) -> typer.Typer:
     app.callback()(bayesnde)
     for name, first_line in COMMANDS.items():
         if name in loaded:
-            app.command(name)(command(name))
+            app.command(name, short_help=first_line)(command(name))
         else:
-            app.command(name, help=first_line)(_nothing)
+            app.command(name, help=first_line, short_help=first_line)(_nothing)
     return app
 
 

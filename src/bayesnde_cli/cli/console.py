@@ -1,18 +1,25 @@
 """What the user sees: results on stdout, everything else on stderr; bars on a terminal, plain lines elsewhere."""
 
+import itertools
 import json
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol, TextIO, cast
 
+from bayesnde_cli.cli.patient_stream import PatientStream
 from bayesnde_cli.errors import escaped, one_line
 from bayesnde_cli.stages.reporting import Advance, aligned, duration
 
 # Without a terminal, a line of progress at most this often (seconds).
 _LINE_EVERY = 10.0
+# The time left is told at the pace of so many of the last steps.
+_PACE_STEPS = 20
+# Steps that say nothing of the pace: the first may be what was there before, the next may wait for a compiler.
+_UNTYPICAL_STEPS = 2
 _WIDEST_CELL = 60
 _YELLOW, _RED, _BOLD, _RESET = "\x1b[33m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
@@ -28,13 +35,10 @@ def printable(text: str) -> str:
     return escaped(text, keep="\n\t")
 
 
-def _say(text: str, stream: TextIO) -> None:
-    """Write a line at once. A reader that has gone away is no reason to stop the work."""
+def _say(text: str, stream: PatientStream) -> None:
+    """Write a line at once."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    try:
-        print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
 
 
 def cut(cell: str) -> str:
@@ -48,8 +52,8 @@ class Console:
     def __init__(self, *, quiet: bool = False, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self.quiet = quiet
         # A closed standard stream is None in Python.
-        self.out = out or sys.stdout or open(os.devnull, "w")  # noqa: SIM115
-        self.err = err or sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+        self.out = PatientStream(out or sys.stdout or open(os.devnull, "w"), is_log=False)  # noqa: SIM115
+        self.err = PatientStream(err or sys.stderr or open(os.devnull, "w"), is_log=True)  # noqa: SIM115
         self.is_terminal = self.err.isatty()
 
     def result(self, text: str) -> None:
@@ -76,7 +80,7 @@ class Console:
         from rich.panel import Panel
         from rich.text import Text
 
-        RichConsole(file=self.out).print(Panel(Text(printable(str(outcome))), title=title, expand=False))
+        RichConsole(file=cast(TextIO, self.out)).print(Panel(Text(printable(str(outcome))), title=title, expand=False))
 
     def note(self, text: str) -> None:
         if not self.quiet:
@@ -99,7 +103,7 @@ class Console:
         if self.quiet:
             yield lambda done: None
         elif self.is_terminal:
-            with _bar(label, total, unit) as advance:
+            with _bar(self.err, label, total, unit) as advance:
                 yield advance
         else:
             yield _Lines(self, label, total, unit).advance
@@ -111,15 +115,22 @@ class Console:
 
 
 @contextmanager
-def _bar(label: str, total: int | None, unit: str) -> Iterator[Advance]:
+def _bar(terminal: PatientStream, label: str, total: int | None, unit: str) -> Iterator[Advance]:
     from rich.console import Console as RichConsole
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = RichConsole(stderr=True)
+    console = RichConsole(file=cast(TextIO, terminal))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit))
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task(label, total=total)
-        yield lambda done: bar.advance(task, done)
+        steps = itertools.count(1)
+
+        def advance(done: int) -> None:
+            bar.advance(task, done)
+            if next(steps) <= _UNTYPICAL_STEPS:  # the pace is measured anew
+                bar.reset(task, completed=int(bar.tasks[task].completed))
+
+        yield advance
 
 
 class _Lines:
@@ -127,19 +138,24 @@ class _Lines:
 
     def __init__(self, console: Console, label: str, total: int | None, unit: str) -> None:
         self.console, self.label, self.total, self.unit = console, label, total, unit
-        self.done = 0
-        self.started = self.spoke = time.monotonic()
+        self.done = self.n_steps = 0
+        self.spoke = time.monotonic()
+        self.marks: deque[tuple[float, int]] = deque(maxlen=_PACE_STEPS)
 
     def advance(self, done: int) -> None:
         self.done += done
+        self.n_steps += 1
         now = time.monotonic()
+        if self.n_steps >= _UNTYPICAL_STEPS:
+            self.marks.append((now, self.done))
         if now - self.spoke < _LINE_EVERY:
             return
         self.spoke = now
-        line = f"{self.label}: {self.done:,}"
-        if self.total:
-            left = (now - self.started) * (self.total - self.done) / max(self.done, 1)
-            line += f" of {self.total:,} {self.unit}, {duration(left)} left"
-        else:
-            line += f" {self.unit}"
-        self.console.note(line)
+        size = f" of {self.total:,}" if self.total else ""
+        self.console.note(f"{self.label}: {self.done:,}{size} {self.unit}{self._time_left(now)}")
+
+    def _time_left(self, now: float) -> str:
+        if not self.total or not self.marks or self.marks[0][1] == self.done:
+            return ""
+        began, had = self.marks[0]
+        return f", {duration((now - began) * (self.total - self.done) / (self.done - had))} left"

@@ -12,8 +12,9 @@ import typer
 
 from bayesnde_cli.config import StageConfig, option_type, preset_names, resolve
 
+# A text and no path yet: an empty one would be the working directory.
 RunOption = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--run", metavar="DIR", help="Run directory. [default: $BAYESNDE_RUN, else ./run]", show_default=False
     ),

@@ -2,7 +2,7 @@
 
 import functools
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
 
@@ -108,7 +108,7 @@ def _show(table: "pa.Table", console: Console) -> None:
     from rich.console import Console as RichConsole
     from rich.table import Table as RichTable
 
-    terminal = RichConsole(file=console.out, markup=False, highlight=False)
+    terminal = RichConsole(file=cast(TextIO, console.out), markup=False, highlight=False)
     n_fitting = _n_fitting(header, rows, terminal.width)
     shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, name in enumerate(header[:n_fitting]):

@@ -14,7 +14,7 @@ def status(
     verify: Annotated[bool, typer.Option("--verify", help="Read every output and compare it with its hash.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show the stages of a run: missing, running, interrupted, done, stale or damaged, and the next command.
+    """Where a run stands: missing, queued, running, interrupted, done, stale or damaged, and what is next.
 
     Exit code 0 if all that is there is sound, 3 if nothing is prepared or something is stale or damaged.
 

@@ -1,7 +1,6 @@
 """The answer of `bayesnde status`, and the forms of the question that need no option parser."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bayesnde_cli.artifacts.layout import RunLayout
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 class StatusQuestion:
     """What `bayesnde status` was asked."""
 
-    run: Path | None = None
+    run: str | None = None
     is_verifying: bool = False
     is_json: bool = False
 
@@ -33,7 +32,9 @@ class StatusQuestion:
         lines = [_line(item) for item in found.stages]
         console.result(f"run directory: {found.run}")
         console.result(aligned(["stage", "state", "blocks", "shards", "detail"], lines))
-        console.result(f"next: {found.next_command or 'nothing left to run in this version'}")
+        for array in found.arrays:
+            console.result(str(array))
+        console.result(f"next: {found.next_command or 'nothing, all stages are done'}")
         return 0 if found.is_sound else 3
 
 
@@ -72,4 +73,4 @@ def plain_question(arguments: list[str]) -> StatusQuestion | None:
             flags.add(word)
         else:
             return None
-    return StatusQuestion(None if run is None else Path(run), "--verify" in flags, "--json" in flags)
+    return StatusQuestion(run, "--verify" in flags, "--json" in flags)

@@ -14,7 +14,7 @@ import typer
 
 from bayesnde_cli.cli.output_closed import OutputClosed
 from bayesnde_cli.config import nearest_hint
-from bayesnde_cli.errors import BadUsage, CannotWrite
+from bayesnde_cli.errors import BadUsage, CannotWrite, Stopped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,6 +76,9 @@ def table_output(out: Path, format: str, schema: "pa.Schema") -> Iterator[TableW
                 writer.close()
         except BrokenPipeError:  # the option parser would make an error of it
             raise OutputClosed from None
+        except Stopped as stopped:
+            stopped.found = "the table on stdout is not complete"
+            raise
         return
     if out.exists() and not out.is_file():  # a device or a pipe cannot be put in place: it is written to
         with _opened(out) as file:

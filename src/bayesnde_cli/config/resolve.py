@@ -70,7 +70,11 @@ def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        raise BadConfig(f"config file {path} is not there", hint="check the path given with --config") from None
+        raise BadConfig(
+            f"config file {path} does not exist",
+            found=f"no such file in {'the working directory' if path.parent == Path() else path.parent}",
+            hint="check the path given with --config",
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise BadConfig(
             f"config file {path} cannot be read",

@@ -55,7 +55,7 @@ def _in_scikit_learns_words(method: Callable[..., Any]) -> Callable[..., Any]:
         except (BadInput, BadConfig, BadUsage, SettingsDiffer) as error:
             hint = _OTHER_RUN if isinstance(error, SettingsDiffer) else error.hint
             words = type(error)(error.what, found=error.found, hint=hint)
-            raise ValueError(str(words).removeprefix("error: ")) from error
+            raise ValueError(str(words).removeprefix("error: ").replace("--set", "settings")) from error
 
     return translated
 
@@ -252,7 +252,7 @@ class BayesNDE(DensityMixin, BaseEstimator):
         return self._engines[config]
 
     def _config(self, config_class: type[ConfigT], **flags: Any) -> ConfigT:
-        assignments = [f"{name}={_text(value)}" for name, value in (self.settings or {}).items()]
+        assignments = _assignments(self.settings)
         return resolve(config_class, flags=flags, environ={}, preset=self.preset, assignments=assignments)
 
     def _with_classes(self, rows: pa.Table, y: Any, column: str | None) -> pa.Table:
@@ -277,6 +277,19 @@ def _seed(random_state: Any) -> int:
     if isinstance(random_state, int | np.integer):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def _assignments(settings: Any) -> list[str]:
+    """Settings as `--set` takes them."""
+    if settings is None:
+        return []
+    if not isinstance(settings, Mapping) or not all("." in str(name) for name in settings):
+        raise BadConfig(
+            'settings is a mapping from "stage.key" to a value',
+            found=f"found: {settings!r}",
+            hint='for instance settings={"refine.epochs": 50}',
+        )
+    return [f"{name}={_text(value)}" for name, value in settings.items()]
 
 
 def _text(value: Any) -> str:

@@ -43,7 +43,7 @@ def parse_requirement(text: str) -> Requirement:
     """The requirement that the user wrote."""
     match = _FORM.fullmatch(text)
     try:
-        if match is None:
+        if match is None or match["name"][-1] in "=!<>~":  # no figure is called so: another sign was meant
             raise ValueError
         value = float(match["value"])
         if value != value:

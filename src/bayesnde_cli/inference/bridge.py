@@ -30,6 +30,7 @@ class Bridge(NamedTuple):
     se: np.ndarray  # of log_z, by the draws of both kinds, the autocorrelation of the chains included
     log_z_is: np.ndarray  # importance sampling alone, by the proposal's draws
     se_is: np.ndarray
+    unseen: np.ndarray  # share of the proposal's weight where its weights are above all that the chains have seen
     overlap: np.ndarray  # Theorem 2: integral of p q / (s_p p + s_q q), 1 if and only if q = p
     n_iterations: np.ndarray
     is_converged: np.ndarray
@@ -66,6 +67,7 @@ def bridge(chain_ratios: np.ndarray, proposal_ratios: np.ndarray, n_effective: n
         se=np.sqrt(variance_p + variance_q) + bad,
         log_z_is=log_z_is + bad,
         se_is=np.sqrt(np.var(weights, axis=1, ddof=1) / n_proposed) + bad,
+        unseen=np.mean(weights * (proposed > held.max(axis=1)[:, None]), axis=1) + bad,
         overlap=np.minimum(overlap, 1.0) + bad,
         n_iterations=n_iterations,
         is_converged=is_converged & is_sound,

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bayesnde_cli.inference import chain_diagnostics, modes, proposal, sampler, verdicts
+from bayesnde_cli.inference import chain_diagnostics, modes, proposal, sampler
 from bayesnde_cli.inference.block import Draws, Rows
-from bayesnde_cli.inference.bridge import Bridge, bridge
+from bayesnde_cli.inference.bridge import bridge
 from bayesnde_cli.inference.resampling import resampled
 from bayesnde_cli.inference.sampler import SamplerSettings
 from bayesnde_cli.inference.target import Target
-from bayesnde_cli.inference.verdicts import RELIABLE
+from bayesnde_cli.inference.verdicts import RELIABLE, verdicts
 from bayesnde_cli.model import random_numbers
 from bayesnde_cli.model.encoder import Encoder
 from bayesnde_cli.model.likelihood import DecoderLike
@@ -44,17 +44,14 @@ _LARGER = ((2, 2, 2, 3), (8, 4, 2, 10))
 # Starts at most, and steps uphill and modes at most on a further try.
 _MOST_STARTS = 100
 _N_FURTHER_CLIMBS, _N_FURTHER_MODES = 60, 48
+# Modes that a further try remembers, beside the places of the chains.
+_N_REMEMBERED = 8
 # The mixture that chains jump to: draws must not depend on how they will be scored.
 _JUMP_COMPONENTS, _JUMP_REGULARISER = 5, 1e-3
 # Rows that are tried again go together in blocks of this size.
 _SMALL_BLOCK = 8
-# Chains that agree and mix, and two estimates that agree.
-MOST_RHAT = 1.05
-LEAST_ESS = 40.0
-MOST_MISSED_MASS = 0.05
 # Rows and networks are float32: a log-density is known up to this share of itself.
 _ROUNDING = 2.0**-23
-_MOST_DISAGREEMENT = 5.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +92,7 @@ class EngineSettings:
 
     def n_starts(self, latent_dim: int) -> int:
         """Starts that a row tries beside the encoder's: few latents have room for many modes, and cost little."""
-        return self.starts or min(15, max(5, 30 // latent_dim))
+        return self.starts or min(15, max(7, 30 // latent_dim))
 
     def larger(self, level: int, latent_dim: int) -> "EngineSettings":
         """The budget of a further try."""
@@ -182,20 +179,20 @@ class Engine:
     def score(self, rows: Rows, draws: Draws, seed: int, n_real: int | None = None) -> dict[str, np.ndarray]:
         """The figures of every row, after as many tries as it took; rows after the first `n_real` only fill up."""
         scores = self._scored(rows, draws, seed)
-        places = _places(draws.z)
+        places = _places(draws)
         for level in range(1, self._settings.escalations + 1):
             again = np.flatnonzero(~scores["reliable"][:n_real])
             if not len(again):
                 break
             engine, seen = self._engine_at(level), places
-            places = np.concatenate([seen, _places(draws.z)], axis=1)
+            places = np.concatenate([seen, _places(draws)], axis=1)
             for index, first in enumerate(range(0, len(again), _SMALL_BLOCK)):
                 chosen = again[first : first + _SMALL_BLOCK]
                 padded = np.resize(chosen, _SMALL_BLOCK)
                 some = _chosen(rows, padded)
                 address = derive_seed(seed, "again", level, index)
                 further = engine.sample(some, address, seen[padded])
-                places[chosen, seen.shape[1] :] = _places(further.z)[: len(chosen)]
+                places[chosen, seen.shape[1] :] = _places(further)[: len(chosen)]
                 found = engine._scored(some, further, address)
                 found["n_gradients"] += scores["n_gradients"][padded]
                 found["n_likelihoods"] += scores["n_likelihoods"][padded]
@@ -237,7 +234,7 @@ class Engine:
         own = self.diagnostics(draws)
         found = found._replace(se=np.hypot(found.se, _ROUNDING * np.abs(found.log_z)))
         own["missed_mass"] = draws.missed_mass.astype(np.float64)
-        verdict = _verdicts(found, own, settings.target_se)
+        verdict = verdicts(found, own, settings.target_se)
         return {
             "log_density_scaled": found.log_z,
             "mc_se": found.se,
@@ -374,21 +371,6 @@ class Engine:
         return own == (_JUMP_COMPONENTS, _JUMP_REGULARISER, 0.0)
 
 
-def _verdicts(found: Bridge, own: dict[str, np.ndarray], target_se: float) -> np.ndarray:
-    """In words, the first thing that is wrong with each row."""
-    gap = np.abs(found.log_z - found.log_z_is)
-    is_apart = gap > _MOST_DISAGREEMENT * np.hypot(found.se, found.se_is) + target_se
-    wrongs = [
-        (~(np.isfinite(found.log_z) & np.isfinite(found.se)), verdicts.NOT_FINITE),
-        (~found.is_converged, verdicts.BRIDGE_DID_NOT_CONVERGE),
-        ((own["rhat_max"] > MOST_RHAT) | (own["ess_min"] < LEAST_ESS), verdicts.CHAINS_DISAGREE),
-        (own["missed_mass"] > MOST_MISSED_MASS, verdicts.MODES_MAY_BE_MISSING),
-        (is_apart, verdicts.ESTIMATES_DISAGREE),
-        (found.se > target_se, verdicts.ERROR_ABOVE_TARGET),
-    ]
-    return np.select([wrong for wrong, _ in wrongs], [name for _, name in wrongs], RELIABLE).astype(object)
-
-
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return tf.function(function, jit_compile=True, autograph=False)
 
@@ -406,9 +388,17 @@ def _address(seed: int) -> tf.Tensor:
     return tf.constant([seed % 2**31, seed // 2**31 % 2**31], tf.int32)
 
 
-def _places(z: np.ndarray) -> np.ndarray:
-    """Where chains have been: each half-way and at its end. (rows, chains, n, d) -> (rows, 2 chains, d)."""
-    return np.concatenate([z[:, :, z.shape[2] // 2], z[:, :, -1]], axis=1)
+def _places(draws: Draws) -> np.ndarray:
+    """What a further try remembers: where chains were half-way and at the end, and the heaviest modes, visited or not.
+
+    -> (rows, 2 chains + modes, d); what there is no mode for repeats a place.
+    """
+    z = draws.z
+    been = np.concatenate([z[:, :, z.shape[2] // 2], z[:, :, -1]], axis=1)
+    found = np.full((len(z), _N_REMEMBERED, z.shape[3]), np.nan, z.dtype)
+    heaviest = draws.modes[:, :_N_REMEMBERED]
+    found[:, : heaviest.shape[1]] = heaviest
+    return np.concatenate([been, np.where(np.isnan(found), been[:, :1], found)], axis=1)
 
 
 def _flat(z: np.ndarray) -> np.ndarray:

@@ -17,8 +17,8 @@ from bayesnde_cli.model.latent_mode import find_mode
 from bayesnde_cli.model.likelihood import DecoderLike, log_likelihood
 from bayesnde_cli.model.student_t import log_t
 
-# Latents of the bank that are in the running for a row; the temperature makes so many of them likely.
-_N_LIKELY = 128
+# Latents of the bank that are in the running for a row: likely ones, as the temperature makes so many of them, and any.
+_N_LIKELY, _N_ANY = 128, 128
 # Places are one mode if their squared distance, in standard deviations, is below this for each latent.
 _SAME_MODE = 0.5
 # Starts that may be left on their way when a climb ends.
@@ -74,26 +74,30 @@ def bank_of(decoder: DecoderLike, z: tf.Tensor, n_classes: int) -> Bank:
 
 
 def candidates(bank: Bank, target: Target, near: tf.Tensor, n: int, uniform: tf.Tensor) -> tf.Tensor:
-    """So many latents of the bank for each row, likely ones, far from `near` (rows, d) and from each other.
+    """So many latents of the bank for each row, far from `near` (rows, d) and from each other; half of them likely.
 
     uniform (rows, bank) in (0, 1) -> (rows, n, d). The likely ones are drawn without replacement, by the likelihood to
     a power that leaves some choice: in many dimensions no latent of the bank is anywhere near, and the nearest alone
-    would always be taken. Of them, the next is always the one farthest from those before, so that two modes of equal
-    height are both tried.
+    would always be taken. The others are any: beside a narrow mode the likelihood is low, though it lies uphill from
+    there. Of either kind, the next is always the one farthest from those before, so that two modes of equal height are
+    both tried.
     """
     height, _ = _heights(bank, target)
-    n_likely = min(_N_LIKELY, height.shape[1])
-    best = tf.math.top_k(height, n_likely).values
+    n_pool, n_any = (min(n_most, height.shape[1]) for n_most in (_N_LIKELY, _N_ANY))
+    best = tf.math.top_k(height, n_pool).values
     temperature = tf.maximum(1.0, 0.5 * (best[:, :1] - best[:, -1:]))
     gumbel = -tf.math.log(-tf.math.log(uniform))
-    likely = tf.gather(bank.z, tf.math.top_k((height - best[:, :1]) / temperature + gumbel, n_likely).indices)
+    likely = tf.math.top_k((height - best[:, :1]) / temperature + gumbel, n_pool).indices
+    pool = tf.gather(bank.z, tf.concat([likely, tf.math.top_k(-uniform, n_any).indices], axis=1))  # (rows, pool, d)
+    n_likely, is_likely = n - n // 2, tf.range(n_pool + n_any) < n_pool
 
     def choose(k: tf.Tensor, distance: tf.Tensor, chosen: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        farthest = tf.gather(likely, tf.argmax(distance, axis=1), batch_dims=1)  # (rows, d)
-        distance = tf.minimum(distance, tf.reduce_sum(tf.square(likely - farthest[:, None, :]), axis=2))
+        is_open = tf.equal(is_likely, k < n_likely)
+        farthest = tf.gather(pool, tf.argmax(tf.where(is_open, distance, -1.0), axis=1), batch_dims=1)  # (rows, d)
+        distance = tf.minimum(distance, tf.reduce_sum(tf.square(pool - farthest[:, None, :]), axis=2))
         return k + 1, distance, tf.where((tf.range(n) == k)[None, :, None], farthest[:, None, :], chosen)
 
-    distance = tf.reduce_sum(tf.square(likely - near[:, None, :]), axis=2)  # (rows, likely)
+    distance = tf.reduce_sum(tf.square(pool - near[:, None, :]), axis=2)  # (rows, pool)
     start = tf.constant(0), distance, tf.zeros([near.shape[0], n, near.shape[1]])
     return tf.while_loop(lambda k, *_: k < n, choose, start)[2]
 

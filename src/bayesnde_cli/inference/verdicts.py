@@ -1,4 +1,11 @@
-"""The verdicts on a row, in words."""
+"""The verdicts on a row, in words, and what leads to them."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from bayesnde_cli.inference.bridge import Bridge
 
 RELIABLE = "reliable"
 ERROR_ABOVE_TARGET = "error above target"
@@ -20,3 +27,30 @@ VERDICTS = (
     NOT_FINITE,
     NO_CELLS,
 )
+
+# Chains that agree and mix, and modes that are known.
+MOST_RHAT = 1.05
+LEAST_ESS = 40.0
+MOST_MISSED_MASS = 0.05
+# Of the posterior, what chains may not have seen that the proposal has; and no more than happens once in a thousand.
+MOST_UNSEEN, _CHANCE = 0.05, 1e-3
+# Standard errors that two estimates may be apart, beside the target.
+_MOST_DISAGREEMENT = 5.0
+
+
+def verdicts(found: "Bridge", own: dict[str, np.ndarray], target_se: float) -> np.ndarray:
+    """In words, the first thing that is wrong with each row."""
+    gap = np.abs(found.log_z - found.log_z_is)
+    is_apart = gap > _MOST_DISAGREEMENT * np.hypot(found.se, found.se_is) + target_se
+    # Half of the draws are held out; so many independent ones would all have missed that much by chance alone.
+    by_chance = -np.expm1(np.log(_CHANCE) / np.maximum(0.5 * own["ess_min"], 1.0))
+    is_unseen = found.unseen > np.maximum(MOST_UNSEEN, by_chance)
+    wrongs = [
+        (~(np.isfinite(found.log_z) & np.isfinite(found.se)), NOT_FINITE),
+        (~found.is_converged, BRIDGE_DID_NOT_CONVERGE),
+        ((own["rhat_max"] > MOST_RHAT) | (own["ess_min"] < LEAST_ESS) | is_unseen, CHAINS_DISAGREE),
+        (own["missed_mass"] > MOST_MISSED_MASS, MODES_MAY_BE_MISSING),
+        (is_apart, ESTIMATES_DISAGREE),
+        (found.se > target_se, ERROR_ABOVE_TARGET),
+    ]
+    return np.select([wrong for wrong, _ in wrongs], [name for _, name in wrongs], RELIABLE).astype(object)

@@ -1,6 +1,7 @@
 """TensorFlow without its start-up noise."""
 
 import contextlib
+import logging
 import os
 import sys
 import tempfile
@@ -39,6 +40,8 @@ def load_tensorflow(
     with contextlib.nullcontext() if verbose else _stderr_held_back():
         import tensorflow
 
+        if not verbose:
+            tensorflow.get_logger().addFilter(_is_no_retracing)
         is_there = device != "gpu" or bool(tensorflow.config.list_physical_devices("GPU"))
         name = _settle(tensorflow, device, threads)
         # Devices and the compiler are started at their first use, and both have something to say: let it be now.
@@ -50,6 +53,11 @@ def load_tensorflow(
             hint="leave --device out, or install `bayesnde[gpu]` on a machine with one",
         )
     return Backend(tensorflow, name)
+
+
+def _is_no_retracing(record: logging.LogRecord) -> bool:
+    """Whether a warning is not about programs that are compiled again: every model and engine has its own."""
+    return "tf.function retracing" not in record.getMessage()
 
 
 def _settle(tensorflow: ModuleType, device: str, threads: int | None) -> str:
@@ -89,7 +97,7 @@ def _stderr_held_back() -> Iterator[None]:
         os.dup2(held.fileno(), 2)
         try:
             yield
-        except BaseException:
+        except Exception:  # and not when the user has stopped us
             os.dup2(kept, 2)
             held.seek(0)
             os.write(2, held.read())

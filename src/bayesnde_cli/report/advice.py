@@ -24,6 +24,8 @@ _MORE_DRAWS = {"draws": 400, "proposal_draws": 20_000}
 _LENGTH = ("epochs", "steps")
 # What no command mends.
 _WORDS = {
+    Cause.OUTLIERS: "A low density says that a row is rare, not that it is wrong. To find rows like the labelled "
+    "outliers, take the estimator that finds them best; the table of outliers below has them all.",
     Cause.OTHER_ROWS: "These rows are unlike those of training. If they should not be, compare their columns below.",
     Cause.FEW: "More rows help more than any setting. Until then, trust the order of densities in the middle of the "
     "data before their values, and both before those at the margins.",

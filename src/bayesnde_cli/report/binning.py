@@ -59,6 +59,13 @@ def common_edges(samples: Sequence[np.ndarray], span: tuple[float, float] | None
     return np.linspace(low, high, n_bins(min(len(sample) for sample in samples)) + 1)
 
 
+def edges_through(limit: float, low: float, high: float, n: int) -> np.ndarray:
+    """Edges of about n equal bins over a range, one of them at a limit within it: no bar lies on both of its sides."""
+    width = (high - low) / n
+    n_below, n_above = math.ceil((limit - low) / width), math.ceil((high - limit) / width)
+    return np.asarray(limit + width * np.arange(-n_below, n_above + 1))
+
+
 def whole_edges(low: float, high: float, most: int) -> np.ndarray:
     """Edges of at most so many bins of whole numbers, each with as many of them: other bins would make teeth."""
     first, last = math.floor(low), math.ceil(high)

@@ -25,6 +25,7 @@ class Cause(Flag):
     UNKNOWN = auto()  # not looked at
     SPIKES = auto()  # values that recur in continuous columns
     LINEAR = auto()  # columns that others determine
+    OUTLIERS = auto()  # labelled outliers that are not rare
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,13 @@
 """How far a stage that works in blocks has come: from the names in its folder, and the times of some of its files."""
 
 import os
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from bayesnde_cli.artifacts import array_record, shards
 from bayesnde_cli.artifacts import plan as plans
-from bayesnde_cli.artifacts import shards
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.plan import Plan
 from bayesnde_cli.errors import BayesndeError
@@ -31,6 +30,7 @@ class BlockProgress:
     rows: int
     shards_done: int | None = None
     shards: int | None = None
+    shards_missing: tuple[int, ...] | None = None  # by number
     seconds_left: float | None = None  # None: nobody is at work, or the pace is not known yet
 
 
@@ -40,27 +40,32 @@ def block_progress(
     """The progress of a stage on a data set, `names` being those of its folder's files; None without a sound plan."""
     try:
         plan = plans.read(layout.plan_file(stage, set_name))
-        frozen = shards.frozen_count(layout, stage, set_name)
+        count = shards.frozen_count(layout, stage, set_name) or _count_of_array(layout, stage, set_name)
     except BayesndeError:
         return None
     done = plans.blocks_among(names, plan)
-    n_done_shards = None if frozen is None else _shards_done(plan, done, frozen)
+    missing = None if count is None else tuple(shards.missing_shards(done, count, plan.n_blocks))
     return BlockProgress(
         blocks_done=len(done),
         blocks=plan.n_blocks,
         rows_done=_rows_done(plan, done),
         rows=plan.n_rows,
-        shards_done=n_done_shards,
-        shards=frozen,
+        shards_done=None if count is None or missing is None else count - len(missing),
+        shards=count,
+        shards_missing=missing,
         seconds_left=_seconds_left(layout, plan, done) if is_running else None,
     )
 
 
-def _shards_done(plan: Plan, done: Collection[int], count: int) -> int:
-    """The shards all of whose blocks are there; those without a block are."""
-    found = Counter(shards.shard_of(block, count) for block in done)
-    n_whole = sum(n == len(shards.blocks_of(shard, plan.n_blocks)) for shard, n in found.items())
-    return n_whole + max(0, count - plan.n_blocks)
+def _count_of_array(layout: RunLayout, stage: str, set_name: str) -> int | None:
+    """The shards of the array that was written for a data set; `density` alone has such."""
+    if stage != "density":
+        return None
+    try:
+        record = array_record.read(layout, set_name)
+    except BayesndeError:  # `status` names it
+        return None
+    return None if record is None else record.shards
 
 
 def _rows_done(plan: Plan, done: Collection[int]) -> int:

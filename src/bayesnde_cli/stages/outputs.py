@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from bayesnde_cli.artifacts import manifest as manifests
-from bayesnde_cli.artifacts.atomic import sweep, temporary_beside
-from bayesnde_cli.artifacts.claims import Claim, running
+from bayesnde_cli.artifacts.atomic import cannot_write, sweep, temporary_beside
+from bayesnde_cli.artifacts.claims import Claim, running, sweep_claims
 from bayesnde_cli.artifacts.environment import utc_now
+from bayesnde_cli.artifacts.held_signals import signals_held
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.manifest import Manifest
 from bayesnde_cli.artifacts.publish import publish
 from bayesnde_cli.config import StageConfig
+from bayesnde_cli.errors import CannotWrite
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,23 @@ def workplace(
     folder = layout.stage_dir(stage, set_name)
     with no_empty_folders(folder), running(layout, stage, set_name) as claim:
         sweep(folder)
+        sweep_claims(folder)
         staging = temporary_beside(folder / "staging")
-        staging.mkdir()
+        with cannot_write(folder):
+            staging.mkdir()
         try:
             yield Workplace(layout, stage, set_name, staging, claim, started)
         finally:
-            shutil.rmtree(staging, ignore_errors=True)
+            with signals_held():
+                shutil.rmtree(staging, ignore_errors=True)
+
+
+def tidy(layout: RunLayout, stage: str, set_name: str | None = None) -> None:
+    """Remove what a process has left that was killed when its stage was complete. What may not be removed stays."""
+    folder = layout.stage_dir(stage, set_name)
+    with contextlib.suppress(CannotWrite):
+        sweep(folder)
+        sweep_claims(folder)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """Where a run stands: every stage's state, blocks and shards done, and what to type next."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from bayesnde_cli.errors import BayesndeError
 from bayesnde_cli.stages.block_progress import BlockProgress, block_progress
 from bayesnde_cli.stages.parts import check_checkpoint, check_division, check_parts
 from bayesnde_cli.stages.reporting import counted
+from bayesnde_cli.stages.slurm.array_status import ArrayStatus, array_statuses
 
 # `status` reads the user's files again up to this size, to see whether they have changed.
 _HASHED_BYTES = 16 * 2**20
@@ -26,6 +27,7 @@ class State(StrEnum):
     """The states of a stage."""
 
     MISSING = "missing"
+    QUEUED = "queued"
     RUNNING = "running"
     INTERRUPTED = "interrupted"
     DONE = "done"
@@ -56,6 +58,7 @@ class RunStatus:
     run: str
     stages: tuple[StageStatus, ...]
     next_command: str | None
+    arrays: tuple[ArrayStatus, ...] = ()  # of the data sets that are not complete
 
     @property
     def is_sound(self) -> bool:
@@ -68,6 +71,7 @@ class RunStatus:
             "run": self.run,
             "is_sound": self.is_sound,
             "stages": [status.as_dict() for status in self.stages],
+            "arrays": [array.as_dict() for array in self.arrays],
             "next": self.next_command,
         }
 
@@ -81,7 +85,32 @@ def run_status(layout: RunLayout, commands: Sequence[str], *, is_verifying: bool
     for stage in STAGES:
         set_names = sorted({TEST_SET, *layout.sets(stage.name)}) if stage.is_per_set else [None]
         statuses += [_stage_status(layout, stage, set_name, is_verifying) for set_name in set_names]
-    return RunStatus(str(layout.root), tuple(statuses), _next_command(layout, statuses, commands))
+    arrays = {array.set_name: array for array in array_statuses(layout, _missing_shards(statuses))}
+    statuses = [_queued(status, arrays) for status in statuses]
+    following = _next_command(layout, statuses, commands, arrays)
+    return RunStatus(str(layout.root), tuple(statuses), following, tuple(arrays.values()))
+
+
+def _missing_shards(statuses: Sequence[StageStatus]) -> dict[str, tuple[int, ...]]:
+    """The shards that are missing of each data set that a cluster may be at work on."""
+    return {
+        status.set_name: status.progress.shards_missing or ()
+        for status in statuses
+        if status.stage == "density" and status.set_name is not None and status.progress is not None
+        and status.state in (State.RUNNING, State.INTERRUPTED)
+    }  # fmt: skip
+
+
+def _queued(status: StageStatus, arrays: Mapping[str, ArrayStatus]) -> StageStatus:
+    """The same, or that SLURM has it in its queue."""
+    array = _array_of(status, arrays)
+    if array is None or not array.is_queued or status.state is not State.INTERRUPTED:
+        return status
+    return replace(status, state=State.QUEUED, detail="in SLURM's queue")
+
+
+def _array_of(status: StageStatus, arrays: Mapping[str, ArrayStatus]) -> ArrayStatus | None:
+    return arrays.get(status.set_name or "") if status.stage == "density" else None
 
 
 def _stage_status(layout: RunLayout, stage: Stage, set_name: str | None, is_verifying: bool) -> StageStatus:
@@ -154,12 +183,17 @@ def _changed_data(manifest: Manifest) -> list[str]:
     return changed
 
 
-def _next_command(layout: RunLayout, statuses: Sequence[StageStatus], commands: Sequence[str]) -> str | None:
+def _next_command(
+    layout: RunLayout, statuses: Sequence[StageStatus], commands: Sequence[str], arrays: Mapping[str, ArrayStatus]
+) -> str | None:
     for status in statuses:
-        if status.state is State.RUNNING:
+        if status.state in (State.RUNNING, State.QUEUED):
             return f"wait for {layout.label(status.stage, status.set_name)}"
         is_left_out = status.state is State.MISSING and stage_named(status.stage).is_optional
         if status.stage in commands and status.state is not State.DONE and not is_left_out:
+            array = _array_of(status, arrays)
+            if array is not None and array.commands:
+                return array.commands[0]
             options = ["--restart"] if status.state in (State.STALE, State.DAMAGED) else []
             return layout.command(status.stage, status.set_name, *options)
     return None

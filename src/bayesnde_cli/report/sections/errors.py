@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bayesnde_cli.report.binning import bin_shares, n_bins, robust_range, thinned, widened
+from bayesnde_cli.report.binning import bin_shares, edges_through, n_bins, robust_range, thinned, widened
 from bayesnde_cli.report.blocks import grid, note, plot_box, section
 from bayesnde_cli.report.colours import BAD, FIRST, MUTED, SECOND, THIRD
 from bayesnde_cli.report.frame import Axis, Frame, axis, log_axis
@@ -63,7 +63,7 @@ def _rhat_plot(rhat: np.ndarray, limits: Limits) -> Markup | None:
     if not len(finite):
         return None
     high = max(robust_range(finite)[1], limits.rhat + 0.01)
-    edges = np.linspace(min(1.0, float(finite.min())), high, n_bins(len(finite)) + 1)
+    edges = edges_through(limits.rhat, min(1.0, float(finite.min())), high, n_bins(len(finite)))
     x_axis = axis(float(edges[0]), float(edges[-1]), "R-hat, the largest of all latents")
     return _histogram("R-hat", finite, edges, (x_axis, limits.rhat))
 
@@ -73,8 +73,9 @@ def _ess_plot(ess: np.ndarray, limits: Limits) -> Markup | None:
     if not len(finite):
         return None
     low, high = min(float(finite.min()), 0.8 * limits.ess), max(float(finite.max()), 2 * limits.ess)
-    edges = np.geomspace(low, high, n_bins(len(finite)) + 1)
-    x_axis = log_axis(low, high, "effective draws, the fewest of all latents")
+    limit, least, most = np.log10([limits.ess, low, high]).tolist()
+    edges = 10.0 ** edges_through(limit, least, most, n_bins(len(finite)))
+    x_axis = log_axis(float(edges[0]), float(edges[-1]), "effective draws, the fewest of all latents")
     return _histogram("Effective draws", finite, edges, (x_axis, limits.ess))
 
 

@@ -12,7 +12,9 @@ def lowest(data: ReportData) -> Markup | None:
     """The table of the rows; one of many columns is turned on its side."""
     if data.lowest is None or not data.lowest.rows:
         return None
-    text = "Rows are counted from 1, without the header of the file. " + data.lowest.note
+    text = (
+        "Rows are counted from 1, without the header of the file; row_id in tables counts from 0. " + data.lowest.note
+    )
     header, rows = data.lowest.header, data.lowest.rows
     if len(header) <= _MOST_COLUMNS:
         shown = table(header, rows, words=(0, 3))

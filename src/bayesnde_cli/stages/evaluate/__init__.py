@@ -9,7 +9,7 @@ from bayesnde_cli.stages.evaluate.job import is_up_to_date, make_evaluate_job
 from bayesnde_cli.stages.evaluate.metrics import METRICS_VERSION, make_metrics
 from bayesnde_cli.stages.evaluate.model import Model, ModelFactory, open_model
 from bayesnde_cli.stages.evaluate.outcome import Evaluated
-from bayesnde_cli.stages.outputs import workplace
+from bayesnde_cli.stages.outputs import tidy, workplace
 from bayesnde_cli.stages.report import report_bytes
 from bayesnde_cli.stages.reporting import Report
 from bayesnde_cli.stages.scoring import Asked, open_engine
@@ -29,6 +29,7 @@ def run_evaluate(
     """Evaluate the densities of a data set, which `density` has made."""
     job = make_evaluate_job(layout, asked, config)
     if not asked.is_restart and is_up_to_date(job):
+        tidy(layout, "evaluate", job.set_name)
         return read_evaluated(layout, job.set_name, is_up_to_date=True)
     with workplace(layout, "evaluate", job.set_name) as place:
         open_rows(job.scoring, report)  # the report shows some; they are read again if they are gone

@@ -10,9 +10,12 @@ from bayesnde_cli.inference.block import Rows
 from bayesnde_cli.rng import bits_at, derive_seed
 from bayesnde_cli.stages.evaluate.job import EvaluateJob
 from bayesnde_cli.stages.evaluate.rows import TableRows
-from bayesnde_cli.stages.reporting import Report
+from bayesnde_cli.stages.reporting import Report, counted
 from bayesnde_cli.stages.scoring.by_class import log_densities_by_class
 from bayesnde_cli.stages.scoring.engine import EngineFactory
+
+# From here on the accuracy takes long enough to say so.
+_MANY_CLASSES = 20
 
 
 def class_accuracy(
@@ -29,14 +32,19 @@ def class_accuracy(
     cells, n_block = rows.x[some], config.block_rows
     engine = factory(job.layout, config).engine
     found = []
-    with report.progress("classes", -(-len(cells) // n_block), "blocks") as advance:
+    n_classes = len(class_names)
+    if n_classes > _MANY_CLASSES:
+        report.note(
+            f"accuracy: {counted(len(cells), 'row')} under each of {n_classes:,} classes, which takes as long as "
+            f"{n_classes:,} times `density` of them; evaluate.accuracy_rows says how many rows, and 0 leaves it out"
+        )
+    with report.progress("classes", n_classes * -(-len(cells) // n_block), "blocks") as advance:
         for index, start in enumerate(range(0, len(cells), n_block)):
             own = cells[start : start + n_block]
             scored = log_densities_by_class(
-                engine, _block(own, n_block), len(class_names), derive_seed(seed, index), n_real=len(own)
+                engine, _block(own, n_block), n_classes, derive_seed(seed, index), n_real=len(own), advance=advance
             )
             found.append([scored[name][: len(own)] for name in ("log_density_scaled", "mc_se")])
-            advance(1)
     log_density, mc_se = (np.concatenate(parts) for parts in zip(*found, strict=True))
     assert rows.classes is not None
     return accuracy_figures(log_density, mc_se, rows.classes[some], class_names)

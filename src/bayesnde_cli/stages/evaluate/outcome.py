@@ -1,5 +1,6 @@
 """What `evaluate` made: the document for machines, the main figures in words for people."""
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from bayesnde_cli.stages.reporting import aligned, counted
 Found = Mapping[str, Any]
 # From here on a number is written with a power of ten.
 _LARGE = 1e6
+# Classes that are shown one by one.
+_MOST_CLASSES = 20
 
 
 @dataclass(frozen=True)
@@ -83,11 +86,14 @@ def _table(metrics: Found) -> str:
 
 def _by_class(metrics: Found) -> str:
     """The mean log-density of each class, a line each."""
+    classes = metrics["classes"]
     lines = [
         [name, f"{found['n']:,}", _shown(found["mean_log_density"]), _shown(found["mean_log_density_se"], 2.0)]
-        for name, found in metrics["classes"].items()
+        for name, found in itertools.islice(classes.items(), _MOST_CLASSES)
     ]
-    return aligned(["class", "rows", "mean log-density", "± 2 s.e."], lines)
+    table = aligned(["class", "rows", "mean log-density", "± 2 s.e."], lines)
+    n_more = len(classes) - len(lines)
+    return f"{table}\n… and {counted(n_more, 'more class', 'more classes')} in metrics.json" if n_more else table
 
 
 def _tests(found: Found) -> str:

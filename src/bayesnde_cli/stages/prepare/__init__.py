@@ -16,7 +16,8 @@ from bayesnde_cli.data.kinds import Kind, asked_kinds
 from bayesnde_cli.data.readers import Source, open_sources, sources_of
 from bayesnde_cli.data.roles import assign_roles
 from bayesnde_cli.data.splits import SPLITS
-from bayesnde_cli.stages.outputs import workplace
+from bayesnde_cli.errors import BayesndeError
+from bayesnde_cli.stages.outputs import tidy, workplace
 from bayesnde_cli.stages.prepare.fitting import assign_splits, condition_classes, fit_features, make_schema
 from bayesnde_cli.stages.prepare.staging import stage_table
 from bayesnde_cli.stages.prepare.survey import (
@@ -69,10 +70,13 @@ def run_on(
     report: Report, *, is_restart: bool,
 ) -> Prepared:  # fmt: skip
     """Prepare the rows of sources, which the manifest records as `inputs`."""
+    identity = {"settings": config.as_dict(), "data": {name: entry["sha256"] for name, entry in inputs.items()}}
+    if not is_restart and _is_plainly_done(layout, identity):
+        tidy(layout, STAGE)
+        return _found(layout)
     with workplace(layout, STAGE) as place:
-        identity = {"settings": config.as_dict(), "data": {name: entry["sha256"] for name, entry in inputs.items()}}
         if not is_restart and manifests.stage_state(layout, STAGE, identity) is StageState.UP_TO_DATE:
-            return _prepared(layout, manifests.read(layout.manifest_file(STAGE)).run_id, is_up_to_date=True)
+            return _found(layout)
 
         run_id = manifests.derive_run_id(identity)
         with cannot_write(layout.stage_dir(STAGE)):
@@ -81,6 +85,21 @@ def run_on(
         outputs = [layout.schema_file().name, *(layout.split_file(name).name for name in SPLITS)]
         place.finish(outputs, config, seed=config.seed, identity=identity, inputs=inputs, run_id=run_id)
     return _prepared(layout, run_id, is_up_to_date=False)
+
+
+def _is_plainly_done(layout: RunLayout, identity: dict[str, Any]) -> bool:
+    """Whether the stage is up to date, without a claim: a run that may only be read is good enough for those after it.
+
+    What looks wrong may be files that another process is just replacing: with the claim we look again.
+    """
+    try:
+        return manifests.stage_state(layout, STAGE, identity) is StageState.UP_TO_DATE
+    except BayesndeError:
+        return False
+
+
+def _found(layout: RunLayout) -> Prepared:
+    return _prepared(layout, manifests.read(layout.manifest_file(STAGE)).run_id, is_up_to_date=True)
 
 
 def _make(folder: Path, sources: Sequence[Source], config: PrepareConfig, report: Report, run_id: str) -> None:

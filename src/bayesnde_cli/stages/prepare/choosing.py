@@ -55,7 +55,8 @@ def chosen_features(
     chosen = OTHER if mean > _LEAST_GAIN * se else USUAL
     report.note(
         f"scaling: {chosen} (a mixture of validation rows is {abs(mean):.3f} ± {2 * se:.3f} nats "
-        f"{'better' if mean > 0 else 'worse'} with {OTHER} than with {USUAL})"
+        f"{'better' if mean > 0 else 'worse'} with {OTHER} than with {USUAL}"
+        f"{', which may be chance' if chosen == USUAL and mean > 0 else ''})"
     )
     return tuple(candidates[chosen])
 

@@ -156,9 +156,10 @@ def warn_about_features(
             report.warn(f"column '{name}' numbers the rows; keep it aside with --id {quoted(name)} or use --drop")
     for name, fact in facts.items():
         if fact.kind is Kind.CONTINUOUS and fact.top_share > _SPIKE_SHARE:
+            share = min(round(100 * fact.top_share), 99)  # all would be a constant column
             report.warn(
-                f"{fact.top_share:.0%} of the rows have {name} = {fact.top_value:g}: a continuous density is not "
-                "defined there, and the log-densities of these rows depend on how sharp a spike the scaling allows"
+                f"{share}% of the rows have {name} = {fact.top_value:g}: a continuous density is not defined there, "
+                "and the log-densities of these rows depend on how sharp a spike the scaling allows"
             )
         if fact.kind is Kind.CONTINUOUS and LARGEST_EXACT_INTEGER < max(-fact.minimum, fact.maximum) < 2.0**64:
             report.warn(

@@ -14,7 +14,7 @@ from bayesnde_cli.artifacts.manifest import Manifest
 from bayesnde_cli.artifacts.tables import count_rows
 from bayesnde_cli.data.roles import listed
 from bayesnde_cli.data.schema import Schema
-from bayesnde_cli.inference.engine import LEAST_ESS, MOST_RHAT
+from bayesnde_cli.inference.verdicts import LEAST_ESS, MOST_RHAT
 from bayesnde_cli.report.report_data import Limits, ReportData, Subject
 from bayesnde_cli.stages.evaluate.model import Model
 from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA
@@ -85,7 +85,9 @@ def _subject(
         "Columns": _columns_in_words(schema),
         "Model": f"{counted(view.latent_dim, 'latent')}{_layers_in_words(made.get('warmstart'))}",
         "Time": ", ".join(
-            f"{stage} {duration(_seconds(manifest))}" for stage, manifest in made.items() if manifest.started
+            f"{stage} {duration(seconds)}"
+            for stage, manifest in made.items()
+            if (seconds := _seconds(manifest)) is not None
         ),
         "Seed": str(made["prepare"].seed),
         "Device": made["density"].device,
@@ -124,9 +126,12 @@ def _layers_in_words(warmstart: Manifest | None) -> str:
     return f", {warmstart.config['depth']} layers of {warmstart.config['width']}" if warmstart else ""
 
 
-def _seconds(manifest: Manifest) -> float:
-    ends = [datetime.fromisoformat(time) for time in (manifest.started, manifest.ended)]
-    return (ends[1] - ends[0]).total_seconds()
+def _seconds(manifest: Manifest) -> float | None:
+    """How long a stage took; None if that is not known, as when the clock was set back meanwhile."""
+    if not manifest.started:
+        return None
+    started, ended = (datetime.fromisoformat(time) for time in (manifest.started, manifest.ended))
+    return (ended - started).total_seconds() if ended >= started else None
 
 
 def _fingerprints(layout: RunLayout, made: Mapping[str, Manifest]) -> tuple[tuple[str, str], ...]:

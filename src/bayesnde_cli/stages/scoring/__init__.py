@@ -1,6 +1,7 @@
 """`posterior` and `density`: rows are scored in blocks that any number of processes can share."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from bayesnde_cli.artifacts import manifest as manifests
 from bayesnde_cli.artifacts import shards
@@ -13,7 +14,7 @@ from bayesnde_cli.artifacts.shards import ArrayTask, Shard
 from bayesnde_cli.artifacts.tables import Stamp
 from bayesnde_cli.config import DensityConfig, PosteriorConfig
 from bayesnde_cli.data.roles import match_columns
-from bayesnde_cli.stages.outputs import no_empty_folders
+from bayesnde_cli.stages.outputs import no_empty_folders, tidy
 from bayesnde_cli.stages.reporting import Report
 from bayesnde_cli.stages.scoring.combining import combined
 from bayesnde_cli.stages.scoring.density_table import DENSITY_SCHEMA, DENSITY_VERSION, density_columns
@@ -26,7 +27,10 @@ from bayesnde_cli.stages.scoring.sharing import share
 from bayesnde_cli.stages.scoring.versions import warn_of_other_versions
 from bayesnde_cli.stages.scoring.work import DensityWork, PosteriorWork, Work
 
-__all__ = ["Asked", "Drawn", "Scored", "ShardDone", "open_engine", "run_density", "run_posterior", "score"]
+__all__ = [
+    "Asked", "Drawn", "Planned", "Scored", "ShardDone", "open_engine", "planned", "run_density", "run_posterior",
+    "score",
+]  # fmt: skip
 
 
 def run_posterior(
@@ -38,6 +42,7 @@ def run_posterior(
     job = make_job(layout, asked, config)
     with no_empty_folders(job.folder):
         if is_up_to_date(job, is_restart=asked.is_restart):
+            tidy(layout, job.stage, job.set_name)
             return _drawn(job, asked, report, is_up_to_date=True)
         rows = open_rows(job, report)
         plan = _joined(job, rows, report)
@@ -66,6 +71,8 @@ def score(
     assert isinstance(config, DensityConfig)
     with no_empty_folders(job.folder):
         is_done = is_up_to_date(job, is_restart=asked.is_restart)
+        if is_done:
+            tidy(layout, job.stage, job.set_name)
         if is_done and not config.keep_draws:
             return _scored(job, report, _chosen(columns, _columns_of(job)), is_up_to_date=True)
         rows = open_rows(job, report)
@@ -87,12 +94,29 @@ def score(
         return _scored(job, report, chosen, is_up_to_date=False)
 
 
+class Planned(NamedTuple):
+    """The rows of a data set that is still to be scored, and its plan."""
+
+    rows: SetRows
+    plan: Plan
+
+
+def planned(job: Job, report: Report, *, is_restart: bool) -> Planned | None:
+    """The rows of a job as `density` would begin it, put down with their plan for others to compute; None if done."""
+    with no_empty_folders(job.folder):
+        if is_up_to_date(job, is_restart=is_restart):
+            return None
+        rows = open_rows(job, report)
+        return Planned(rows, _joined(job, rows, report))
+
+
 def _keep(draws: PosteriorWork, shard: Shard | None) -> None:
     """Make the draws as `posterior` does, before they are used; its stage is complete afterwards, or the shard's part.
 
     Never at the cost of draws of other settings: `SettingsDiffer` if such are there.
     """
     if is_up_to_date(draws.job, is_restart=False):
+        tidy(draws.job.layout, draws.job.stage, draws.job.set_name)
         return
     _joined(draws.job, draws.rows, draws.report)
     _share(draws, shard)

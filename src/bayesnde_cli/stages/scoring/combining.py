@@ -6,7 +6,6 @@ from collections import Counter
 import pyarrow as pa
 
 from bayesnde_cli.artifacts import manifest as manifests
-from bayesnde_cli.artifacts.claims import sweep_blocks
 from bayesnde_cli.artifacts.manifest import Manifest, StageState
 from bayesnde_cli.artifacts.tables import made_with, write_table
 from bayesnde_cli.errors import StageBusy
@@ -57,6 +56,5 @@ def _combine(work: Work, place: Workplace) -> Manifest:
         [work.file.name], job.config, seed=job.seed, identity=job.identity, inputs=job.inputs, run_id=job.run_id,
         device=work.device, result={**summary.result(), "made_with": dict(versions)},
     )  # fmt: skip
-    sweep_blocks(job.folder)
     warn_of_mixed_versions(job.layout, plan, versions, work.report)
     return manifest

@@ -112,11 +112,15 @@ class DensityWork(Work):
         return density_columns(self.rows.label_fields)
 
     def compute(self, block: int) -> None:
+        publish_block(self.job.layout, self.plan, block, self.table(block))
+
+    def table(self, block: int) -> pa.Table:
+        """The rows of a block with their figures, computed now."""
         rows = self.rows.block(*self.plan.rows(block))
         n_real, n_rows = len(rows.row_ids), self.plan.block_rows
         draws = repeated(self._draws(block, rows), n_real, n_rows)
         figures = self.opened.engine.score(rows.padded(n_rows), draws, self.seed(block), n_real=n_real)
-        publish_block(self.job.layout, self.plan, block, density_table(rows, figures, self.columns))
+        return density_table(rows, figures, self.columns)
 
     def _draws(self, block: int, rows: BlockRows) -> Draws:
         """The draws of a block: those that are there, or the same ones made now."""

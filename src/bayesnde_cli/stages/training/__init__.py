@@ -4,11 +4,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from bayesnde_cli.artifacts import manifest as manifests
+from bayesnde_cli.artifacts.forgetting import forget_checkpoint, forget_leftover
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.manifest import Manifest, StageState
 from bayesnde_cli.artifacts.upstream import require
 from bayesnde_cli.config import RefineConfig, TrainingConfig, WarmstartConfig
-from bayesnde_cli.stages.outputs import workplace
+from bayesnde_cli.stages.outputs import tidy, workplace
 from bayesnde_cli.stages.reporting import Report
 
 # Of the outputs of a stage, those that decide what a training stage makes.
@@ -69,6 +70,8 @@ def _run(
     }
     identity = {"settings": config.identity(), "inputs": {name: entry["sha256"] for name, entry in inputs.items()}}
     if not is_restart and manifests.stage_state(layout, stage, identity) is StageState.UP_TO_DATE:
+        tidy(layout, stage)
+        forget_leftover(layout, stage, identity)
         return _trained(layout, manifests.read(layout.manifest_file(stage)), is_up_to_date=True)
 
     with workplace(layout, stage) as place:
@@ -89,7 +92,7 @@ def _run(
             outputs, config, seed=seed, identity=identity, inputs=inputs, run_id=run_id, device=device,
             result={"chosen": chosen},
         )  # fmt: skip
-        checkpoints.forget_all()
+        forget_checkpoint(layout, stage)
     return _trained(layout, manifest, is_up_to_date=False)
 
 

@@ -32,10 +32,10 @@ class Checkpoints:
 
     @property
     def _state_file(self) -> Path:
-        return self._folder / "state.npz"
+        return self._layout.checkpoint_file(self._config.stage)
 
     def _weights_file(self, look: int) -> Path:
-        return self._folder / f"look-{look:05d}.npz"
+        return self._layout.look_file(self._config.stage, look)
 
     def write(self, progress: "Progress") -> None:
         leaves = {f"{index:05d}": leaf.numpy() for index, leaf in enumerate(tf.nest.flatten(progress.state))}
@@ -116,12 +116,6 @@ class Checkpoints:
 
     def forget(self, looks: Sequence[dict[str, Any]], select: str) -> None:
         """Remove the weights of looks that cannot be chosen any more."""
-        for look in set(range(len(looks))).difference(self._kept(looks, select)):
-            self._weights_file(look).unlink(missing_ok=True)
-
-    def forget_all(self) -> None:
-        """Remove everything: the chosen weights are an output of the stage. The state goes first, as it names looks."""
-        self._state_file.unlink(missing_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            for path in self._folder.glob("look-*.npz"):
-                path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what stays is removed when the stage is complete
+            for look in set(range(len(looks))).difference(self._kept(looks, select)):
+                self._weights_file(look).unlink(missing_ok=True)

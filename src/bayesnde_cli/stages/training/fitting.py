@@ -75,6 +75,7 @@ def fit(layout: RunLayout, config: TrainingConfig, checkpoints: Checkpoints, rep
                 phase = phases[progress.phase]
                 if _is_look_due(progress, phase, config):
                     progress = _look(progress, phase, judge, checkpoints, config, report)
+                    checkpoints.forget(progress.looks, config.select)  # a signal before this saves what went before
                 if not _is_over(progress, phase, config):
                     progress = _advanced(progress, phase, phase.run(progress.state, x, y, seed), advance)
                 elif progress.phase + 1 < len(phases):
@@ -136,7 +137,6 @@ def _look(
     checkpoints.write_weights(len(progress.looks), {name: tensor.numpy() for name, tensor in average.items()})
     progress = replace(progress, looks=(*progress.looks, place | figures))
     checkpoints.write(progress)
-    checkpoints.forget(progress.looks, config.select)
     loss = f"loss {progress.history[-1]['loss']:.4f}, " if progress.n_rounds else ""
     marginal = "not finite" if figures["marginal"] is None else f"{figures['marginal']:.4f}"
     report.note(f"{phase.name}, {phase.place(progress.n_rounds)}: {loss}validation log-density {marginal}")

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from fuzz_mutations import again_digested, damaged, json_files, parquet_files, zip_files
 from hypothesis import strategies as st
 
-from bayesnde_cli.artifacts import claims, manifest, plan, shards
+from bayesnde_cli.artifacts import array_record, claims, manifest, plan, shards
 from bayesnde_cli.artifacts.arrays import read_arrays
 from bayesnde_cli.artifacts.blocks import read_block
 from bayesnde_cli.artifacts.layout import RunLayout
@@ -34,9 +34,10 @@ from damages import rewrite
 class Target(NamedTuple):
     """A file of the run, how it is damaged, and how it is read."""
 
-    name: str
     damage: Callable[[bytes], st.SearchStrategy[bytes]]
     read: Callable[[RunLayout, Path], object]
+    place: str = ""  # in the run, if it is not called so
+    loads: str = ""  # a large module that it needs
 
 
 def _sealed(content: bytes) -> st.SearchStrategy[bytes]:
@@ -177,29 +178,52 @@ def _claim(content: bytes) -> st.SearchStrategy[bytes]:
     return json_files(json.dumps(record).encode(), is_sealed=False)
 
 
-TARGETS = [
-    Target("prepare/manifest.json", _sealed, _manifest),
-    Target("refine/manifest.json", _sealed, _manifest),
-    Target("density/test/manifest.json", _sealed, _density_manifest),
-    Target("density/test/plan.json", _sealed, _plan),
-    Target("density/test/shards.json", _shards, lambda layout, path: shards.frozen_count(layout, "density", "test")),
-    Target("density/test/.running", _claim, lambda layout, path: claims.holder(path)),
-    Target("prepare/schema.json", _plain, _schema),
-    Target("prepare/test.parquet", _tables, _rows),
-    Target("density/new/rows.parquet", _tables, _staged),
-    Target("refine/weights/model.npz", _arrays, _networks),
-    Target("warmstart/weights/model.npz", _arrays, lambda layout, path: read_arrays(path)),
-    Target("refine/latents.parquet", _tables, lambda layout, path: list(iter_batches(path, "latents", ["z_mean"]))),
-    Target("refine/history.parquet", _tables, _training),
-    Target("refine/selection.parquet", _tables, _training),
-    Target("posterior/test/block-00000.parquet", _tables, _draws),
-    Target("posterior/test/diagnostics-00000.parquet", _tables, _draws),
-    Target("posterior/test/diagnostics.parquet", _tables, _diagnostics),
-    Target("density/test/block-00000.parquet", _tables, _block),
-    Target("density/test/density.parquet", _tables, lambda layout, path: read_table(path, "density")),
-    Target("evaluate/test/metrics.json", _plain, _metrics),
-    Target("status: a manifest", _sealed, _status),
-    Target("status: a block", lambda content: damaged(content), _status),
-]
-# Where the file of a target lies, if it is not called so.
-PLACES = {"status: a manifest": "refine/manifest.json", "status: a block": "posterior/test/block-00001.parquet"}
+def _checkpoint(layout: RunLayout, path: Path) -> object:
+    import fuzz_checkpoint
+
+    return fuzz_checkpoint.read(layout)
+
+
+def _array(layout: RunLayout, path: Path) -> object:
+    record = array_record.read(layout, "test")
+    return record and (record.is_of(layout), record.gather_name)
+
+
+def add_unfinished(layout: RunLayout) -> None:
+    """What a complete run no longer has, or never had: a checkpoint, and the record of an array."""
+    import fuzz_checkpoint
+
+    fuzz_checkpoint.write(layout)
+    record = array_record.ArrayRecord("bayesnde-test", 8, str(layout.root), 2)
+    layout.array_record_file("test").parent.mkdir(parents=True)
+    array_record.write(layout, "test", record)
+
+
+_TENSORFLOW = "tensorflow"
+TARGETS = {
+    "prepare/manifest.json": Target(_sealed, _manifest),
+    "refine/manifest.json": Target(_sealed, _manifest),
+    "density/test/manifest.json": Target(_sealed, _density_manifest),
+    "density/test/plan.json": Target(_sealed, _plan),
+    "density/test/shards.json": Target(_shards, lambda layout, path: shards.frozen_count(layout, "density", "test")),
+    "density/test/.running": Target(_claim, lambda layout, path: claims.holder(path)),
+    "slurm/test/array.json": Target(_plain, _array),
+    "prepare/schema.json": Target(_plain, _schema),
+    "prepare/test.parquet": Target(_tables, _rows),
+    "density/new/rows.parquet": Target(_tables, _staged),
+    "warmstart/checkpoint/state.npz": Target(_arrays, _checkpoint, loads=_TENSORFLOW),
+    "warmstart/checkpoint/look-00001.npz": Target(_arrays, _checkpoint, loads=_TENSORFLOW),
+    "warmstart/weights/model.npz": Target(_arrays, lambda layout, path: read_arrays(path)),
+    "refine/weights/model.npz": Target(_arrays, _networks, loads=_TENSORFLOW),
+    "refine/latents.parquet": Target(_tables, lambda layout, path: list(iter_batches(path, "latents", ["z_mean"]))),
+    "refine/history.parquet": Target(_tables, _training),
+    "refine/selection.parquet": Target(_tables, _training),
+    "posterior/test/block-00000.parquet": Target(_tables, _draws),
+    "posterior/test/diagnostics-00000.parquet": Target(_tables, _draws),
+    "posterior/test/diagnostics.parquet": Target(_tables, _diagnostics),
+    "density/test/block-00000.parquet": Target(_tables, _block),
+    "density/test/density.parquet": Target(_tables, lambda layout, path: read_table(path, "density")),
+    "evaluate/test/metrics.json": Target(_plain, _metrics),
+    "status: a manifest": Target(_sealed, _status, place="refine/manifest.json"),
+    "status: a block": Target(lambda content: damaged(content), _status, place="posterior/test/block-00001.parquet"),
+}

@@ -1,5 +1,6 @@
 """One case of the fuzz campaign: a file is put in its place and read, and what comes of it has a name."""
 
+import importlib
 import traceback
 import warnings
 from collections.abc import Callable
@@ -14,7 +15,8 @@ import whole_runs
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.errors import BayesndeError
 
-READ, REFUSED, CRASH, HANG, OVER_MEMORY = OUTCOMES = ("read", "refused", "crash", "hang", "over memory")
+OUTCOMES = ("read", "refused", "traceback", "crash", "hang", "over memory")
+READ, REFUSED, TRACEBACK, CRASH, HANG, OVER_MEMORY = OUTCOMES
 # What reading a file of a few kilobytes may take more than the process has: text is read 8 MiB at a time, in copies.
 MOST_BYTES = 300 << 20
 
@@ -27,40 +29,40 @@ class Case(NamedTuple):
     read: Callable[[Path], object]
 
 
-def reader_cases(folder: Path) -> dict[str, Case]:
-    """A case for each format."""
-    return {name: Case(contents, folder / "data", fuzz_readers.read) for name, contents in fuzz_readers.TARGETS.items()}
+def target_names() -> list[str]:
+    """Every format, and every file of a run."""
+    import fuzz_artifacts
+
+    return [*fuzz_readers.TARGETS, *fuzz_artifacts.TARGETS]
 
 
 def make_run(folder: Path) -> None:
-    """A complete run in a folder."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        whole_runs.install(monkeypatch)
-        whole_runs.whole_run(folder)
-
-
-def artifact_cases(folder: Path) -> dict[str, Case]:
-    """A case for each file of the run in a folder."""
+    """A complete run in a folder, with a checkpoint that a stage could go on from, and the record of an array."""
     import fuzz_artifacts
 
-    layout = RunLayout(folder / "run")
-    cases = {}
-    for target in fuzz_artifacts.TARGETS:
-        place = fuzz_artifacts.PLACES.get(target.name, target.name)
-        (new,) = layout.sets("density")[:1]
-        path = layout.root / place.replace("/new/", f"/{new}/")
-        content = path.read_bytes() if path.exists() else b""
-        read = _reading(layout, target.read)
-        cases[target.name] = Case(target.damage(content), path, read)
-    return cases
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        whole_runs.install(monkeypatch)
+        run = whole_runs.whole_run(folder)
+    fuzz_artifacts.add_unfinished(RunLayout(run))
 
 
-def _reading(layout: RunLayout, read: Callable[[RunLayout, Path], object]) -> Callable[[Path], object]:
-    return lambda path: read(layout, path)
+def case_of(name: str, folder: Path) -> Case:
+    """The case of a target, with the run in a folder if it is one of its files."""
+    if name in fuzz_readers.TARGETS:
+        return Case(fuzz_readers.TARGETS[name], folder / "data", fuzz_readers.read)
+    import fuzz_artifacts
+
+    layout, target = RunLayout(folder / "run"), fuzz_artifacts.TARGETS[name]
+    (new,) = layout.sets("density")[:1]
+    path = layout.root / (target.place or name).replace("/new/", f"/{new}/")
+    content = path.read_bytes() if path.exists() else b""
+    if target.loads:
+        importlib.import_module(target.loads)  # before memory is limited
+    return Case(target.damage(content), path, lambda path: target.read(layout, path))
 
 
 def outcome_of(case: Case, content: bytes) -> tuple[str, str]:
-    """What comes of a file with this content, and the traceback if that is a crash."""
+    """What comes of a file with this content, and what was said, or the traceback."""
     before = case.path.read_bytes() if case.path.exists() else None
     case.path.write_bytes(content)
     _forget_peak()
@@ -75,7 +77,7 @@ def outcome_of(case: Case, content: bytes) -> tuple[str, str]:
     except MemoryError:
         outcome, told = OVER_MEMORY, traceback.format_exc()
     except Exception:
-        outcome, told = CRASH, traceback.format_exc()
+        outcome, told = TRACEBACK, traceback.format_exc()
     if outcome in (READ, REFUSED) and _peak() - start > MOST_BYTES:
         outcome, told = OVER_MEMORY, f"{(_peak() - start) >> 20} MiB"
     if before is None:

@@ -140,9 +140,13 @@ def _change_item(draw: st.DrawFn, place: Any, key: Any) -> None:
 @st.composite
 def json_files(draw: st.DrawFn, content: bytes, *, is_sealed: bool) -> bytes:
     """A JSON file, damaged as bytes or as a document; a sealed one is often sealed again."""
-    if draw(st.integers(0, 3)) == 0:
+    try:
+        whole = json.loads(content)
+    except ValueError:  # damaged before
+        return content
+    if draw(st.integers(0, 3)) == 0 or not isinstance(whole, dict):
         return draw(damaged(content))
-    document = draw(changed_document({name: value for name, value in json.loads(content).items() if name != SEAL}))
+    document = draw(changed_document({name: value for name, value in whole.items() if name != SEAL}))
     if is_sealed and draw(st.integers(0, 3)):
         try:
             return sealed_bytes(document)
@@ -192,7 +196,7 @@ def zip_files(draw: st.DrawFn, content: bytes, *, has_digest: bool = False) -> b
             members[index] = (draw(st.sampled_from([*WORDS[1:8], "a.npy", "facts.json", "xl/a"])), old)
         elif what == 2:
             members.append((f"more{len(members)}.npy", old))
-        elif name == "facts.json":
+        elif name == "facts.json" and old.startswith(b"{"):
             members[index] = (name, draw(json_files(old, is_sealed=False)))
         else:
             members[index] = (name, draw(npy_files(old)))

@@ -214,6 +214,21 @@ def test_an_npz_of_pickled_objects() -> None:
     )
 
 
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("number", [0xD800, 0xDFFF, 0x110000, 0xFFFFFFFF])
+def test_an_npz_of_words_with_letters_that_there_are_not(number: int, order: str) -> None:
+    words = np.array(["ab", "\U0010ffff", "\ud7ff\ue000", "d"], f"{order}U2")
+    np.savez("a.npz", x=MATRIX, w=words)
+    assert read(opened("a.npz"))["w"].to_pylist() == words.tolist()
+    words.view(f"{order}u4")[5] = number
+    np.savez("a.npz", x=MATRIX, w=words)
+    assert message("a.npz") == (
+        "error: a.npz is a truncated or damaged NPZ file\n"
+        f"  {number:#x} is not a letter of Unicode\n"
+        "hint: copy or download the file again"
+    )
+
+
 def test_an_npz_whose_key_is_a_made_up_name() -> None:
     np.savez("a.npz", X=MATRIX, c1=np.ones(4))
     assert message("a.npz") == (

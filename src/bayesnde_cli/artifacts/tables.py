@@ -187,12 +187,24 @@ def count_rows(path: Path, schema_name: str, *, schema_version: int = 1) -> int:
 def _table_writer(path: Path, schema: pa.Schema, stamp: Stamp) -> Iterator[TableWriter]:
     plain = _plain_schema(schema)
     stamped = plain.with_metadata(stamp.metadata())
-    with pq.ParquetWriter(path, stamped, **_WRITER_OPTIONS) as file:
+    file = pq.ParquetWriter(path, stamped, **_WRITER_OPTIONS)
+    try:
         writer = TableWriter(file, stamped)
         yield writer
         writer.flush()
         file.add_key_value_metadata({KEY: BLANK})
+        file.close()
+    except BaseException:
+        _abandon(file)
+        raise
     write_digest(path)
+
+
+def _abandon(file: pq.ParquetWriter) -> None:
+    """Let go of a file that will not be complete. Its end is not written, nor tried again when it is collected."""
+    file.is_open = False
+    with contextlib.suppress(OSError):
+        file.close()
 
 
 def _plain_schema(schema: pa.Schema) -> pa.Schema:

@@ -101,6 +101,7 @@ def test_another_plan_is_refused_with_what_differs(layout):
     [
         ({"n_rows": -1}, "n_rows is -1"),
         ({"block_rows": 0}, "block_rows is 0"),
+        ({"n_rows": 2**63}, "9223372036854775808 rows in blocks of 64: too many blocks"),
         ({"block_rows": 1.5}, "block_rows is 1.5"),
         ({"inputs": []}, "inputs is []"),
         ({"settings": 1}, "settings is 1"),

@@ -17,6 +17,8 @@ from bayesnde_cli.errors import BadArtifact
 
 SCHEMA_VERSION = 2  # 2: sealed
 _SEALED_SINCE = 2
+# Files that no folder can hold.
+_MOST_BLOCKS = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -123,4 +125,7 @@ def _problem(found: dict[str, Any]) -> str | None:
     for name in ("inputs", "settings", "packages"):
         if not isinstance(found[name], dict):
             return f"{name} is {found[name]!r}"
-    return "block_rows is 0" if found["block_rows"] == 0 else None
+    if found["block_rows"] == 0:
+        return "block_rows is 0"
+    is_possible = found["n_rows"] <= _MOST_BLOCKS * found["block_rows"]
+    return None if is_possible else f"{found['n_rows']} rows in blocks of {found['block_rows']}: too many blocks"

@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import time
 from pathlib import Path
 
 import numpy as np
@@ -203,6 +204,45 @@ def test_an_npy_file_cut_in_its_header() -> None:
     np.save("a.npy", MATRIX)
     Path("a.npy").write_bytes(Path("a.npy").read_bytes()[:30])
     assert message("a.npy").startswith("error: a.npy is a truncated or damaged NPY file\n")
+
+
+def _npy(text: str, version: int = 1) -> bytes:
+    """A file of 96 zero bytes behind a header."""
+    length = struct.pack("<H" if version == 1 else "<I", len(text.encode()))
+    return b"\x93NUMPY" + bytes([version, 0]) + length + text.encode() + bytes(96)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_an_npy_header_as_python_2_wrote_it(version: int) -> None:
+    Path("a.npy").write_bytes(_npy("{'shape': (4L, 3L), 'fortran_order': False, 'descr': '<f8'} \n", version))
+    assert values(opened("a.npy")).shape == (4, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("[1]", "not a dictionary of descr, fortran_order and shape"),
+        ("{'descr': '<f8', 'fortran_order': False}", "not a dictionary of descr, fortran_order and shape"),
+        ("{'descr': '<f8', 'fortran_order': False, 'shape': (True, 3)}", "shape is (True, 3)"),
+        ("{'descr': '<f8', 'fortran_order': False, 'shape': [4, 3]}", "shape is [4, 3]"),
+        ("{'descr': '<f8', 'fortran_order': 1, 'shape': (4, 3)}", "fortran_order is 1"),
+        ("{'descr': 'f7', 'fortran_order': False, 'shape': (4, 3)}", "data type 'f7' not understood"),
+    ],
+)
+def test_an_npy_header_that_says_something_else(text: str, found: str) -> None:
+    Path("a.npy").write_bytes(_npy(text))
+    assert message("a.npy") == (
+        "error: a.npy is a truncated or damaged NPY file\n"
+        f"  an NPY header that cannot be parsed: {found}\n"
+        "hint: copy or download the file again"
+    )
+
+
+def test_an_npy_header_that_would_keep_numpy_busy_for_long_is_refused_at_once() -> None:
+    start = time.process_time()
+    Path("a.npy").write_bytes(_npy("{'descr': '<f8', 'fortran_order': False, 'shape': (4, 3," + " " * 4900 + "\0", 2))
+    assert message("a.npy").startswith("error: a.npy is a truncated or damaged NPY file\n")
+    assert time.process_time() - start < 2
 
 
 def test_an_npz_of_pickled_objects() -> None:

@@ -1,4 +1,4 @@
-"""Targets of the fuzz campaign: every file of a run directory, as the stages read it.
+"""Targets of the fuzz campaign: every file of a run directory, as the stages read it, and files of settings.
 
 A run that is complete lies in a folder; one of its files at a time is replaced, read, and put back.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fuzz_mutations import again_digested, damaged, json_files, parquet_files, zip_files
+from fuzz_mutations import WORDS, again_digested, damaged, json_files, parquet_files, text_files, zip_files
 from hypothesis import strategies as st
 
 from bayesnde_cli.artifacts import array_record, claims, manifest, plan, shards
@@ -21,6 +21,7 @@ from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.sealed import sealed_bytes
 from bayesnde_cli.artifacts.tables import Stamp, count_rows, iter_batches, read_table
 from bayesnde_cli.artifacts.upstream import stale_inputs
+from bayesnde_cli.config import PrepareConfig, RefineConfig, resolve
 from bayesnde_cli.stages.block_progress import block_progress
 from bayesnde_cli.stages.reading import read_schema
 from bayesnde_cli.stages.report.training_curves import read_training
@@ -178,6 +179,32 @@ def _claim(content: bytes) -> st.SearchStrategy[bytes]:
     return json_files(json.dumps(record).encode(), is_sealed=False)
 
 
+_SETTINGS = b"""[prepare]
+drop = ["id*", 'note']
+split = [0.8, 0.1, 0.1]
+seed = 7
+[refine]
+epochs = 50
+learning-rate = 1e-3
+[evaluate]
+baselines = false
+"""
+
+
+def _toml(content: bytes) -> st.SearchStrategy[bytes]:
+    """A config file: damaged, or with odd values."""
+    odd = ["[" * 5000, "9" * 5000, "1e999", "nan", "1979-13-40", '"""', "{a = {b = 1}}", "[[1], 2]", "0x" + "f" * 999]
+    keys = ["prepare.seed", "refine.epochs", "density.draws", "a.b.c", '"\x1b"', "prepare.split"]
+    values = st.sampled_from([*odd, *map(json.dumps, WORDS)])
+    line = st.builds("{} = {}\n".format, st.sampled_from(keys), values)
+    lines = st.lists(line, min_size=1, max_size=3).map("".join)
+    return st.one_of(text_files(_SETTINGS), lines.map(str.encode))
+
+
+def _resolved(layout: RunLayout, path: Path) -> object:
+    return [resolve(stage, flags={}, environ={}, config_file=path) for stage in (PrepareConfig, RefineConfig)]
+
+
 def _checkpoint(layout: RunLayout, path: Path) -> object:
     import fuzz_checkpoint
 
@@ -201,6 +228,7 @@ def add_unfinished(layout: RunLayout) -> None:
 
 _TENSORFLOW = "tensorflow"
 TARGETS = {
+    "settings of --config": Target(_toml, _resolved, place="settings.toml"),
     "prepare/manifest.json": Target(_sealed, _manifest),
     "refine/manifest.json": Target(_sealed, _manifest),
     "density/test/manifest.json": Target(_sealed, _density_manifest),

@@ -59,8 +59,9 @@ def _start(request: dict[str, Any]) -> int:
 
 def _live(request: dict[str, Any]) -> int:
     os.setsid()
-    # A campaign that was started by nohup, or in the background, may ignore these; a victim shall not.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A campaign that was started by nohup, or in the background, may ignore these; a victim shall not. Until bayesnde
+    # listens they end it, without a traceback of ours.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.chdir(request["folder"])
     pid, new = os.getpid(), os.O_WRONLY | os.O_CREAT

@@ -82,7 +82,7 @@ def read(path: Path) -> Plan:
     """The plan in a file."""
     found = {"packages": {}, **read_object(path, newest=SCHEMA_VERSION)}  # the first plans had none
     seal = found.pop(SEAL, None)
-    problem = _problem(found) or misplaced(path, found["stage"], found["set_name"])
+    problem = _problem(found) or misplaced(path, found["stage"], found["set_name"]) or _too_many(found)
     if problem is None and found["schema_version"] >= _SEALED_SINCE:
         problem = broken_seal(found, seal)
     if problem:
@@ -125,7 +125,10 @@ def _problem(found: dict[str, Any]) -> str | None:
     for name in ("inputs", "settings", "packages"):
         if not isinstance(found[name], dict):
             return f"{name} is {found[name]!r}"
-    if found["block_rows"] == 0:
-        return "block_rows is 0"
-    is_possible = found["n_rows"] <= _MOST_BLOCKS * found["block_rows"]
-    return None if is_possible else f"{found['n_rows']} rows in blocks of {found['block_rows']}: too many blocks"
+    return "block_rows is 0" if found["block_rows"] == 0 else None
+
+
+def _too_many(found: dict[str, Any]) -> str | None:
+    if found["n_rows"] <= _MOST_BLOCKS * found["block_rows"]:
+        return None
+    return f"{found['n_rows']} rows in blocks of {found['block_rows']}: too many blocks"

@@ -21,6 +21,8 @@ from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.sealed import sealed_bytes
 from bayesnde_cli.artifacts.tables import Stamp, count_rows, iter_batches, read_table
 from bayesnde_cli.artifacts.upstream import stale_inputs
+from bayesnde_cli.cli.console import Console
+from bayesnde_cli.cli.status_answer import StatusQuestion
 from bayesnde_cli.config import PrepareConfig, RefineConfig, resolve
 from bayesnde_cli.stages.block_progress import block_progress
 from bayesnde_cli.stages.reading import read_schema
@@ -28,7 +30,6 @@ from bayesnde_cli.stages.report.training_curves import read_training
 from bayesnde_cli.stages.scoring.draws import DIAGNOSTICS_VERSION, DrawStore
 from bayesnde_cli.stages.scoring.outcomes import DENSITY_RESULT, Scored
 from bayesnde_cli.stages.scoring.rows import SetRows, staged_stamp
-from bayesnde_cli.stages.status import run_status
 from damages import rewrite
 
 
@@ -163,7 +164,10 @@ def _metrics(layout: RunLayout, path: Path) -> object:
 
 
 def _status(layout: RunLayout, path: Path) -> object:
-    return run_status(layout, ["prepare", "density"], is_verifying=True).as_dict()
+    return [
+        StatusQuestion(str(layout.root), is_verifying=is_json, is_json=is_json).answer(Console())
+        for is_json in (False, True)
+    ]
 
 
 def _diagnostics(layout: RunLayout, path: Path) -> object:
@@ -253,5 +257,6 @@ TARGETS = {
     "density/test/density.parquet": Target(_tables, lambda layout, path: read_table(path, "density")),
     "evaluate/test/metrics.json": Target(_plain, _metrics),
     "status: a manifest": Target(_sealed, _status, place="refine/manifest.json"),
+    "status: a plan": Target(_sealed, _status, place="posterior/test/plan.json"),
     "status: a block": Target(lambda content: damaged(content), _status, place="posterior/test/block-00001.parquet"),
 }

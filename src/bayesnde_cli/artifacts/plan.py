@@ -13,7 +13,7 @@ from bayesnde_cli.artifacts.differences import compare, settings_differ
 from bayesnde_cli.artifacts.fingerprint import sha256_json
 from bayesnde_cli.artifacts.layout import RunLayout, block_indexes, misplaced, repair_hint
 from bayesnde_cli.artifacts.sealed import SEAL, broken_seal, sealed_bytes
-from bayesnde_cli.errors import BadArtifact
+from bayesnde_cli.errors import BadArtifact, BadUsage
 
 SCHEMA_VERSION = 2  # 2: sealed
 _SEALED_SINCE = 2
@@ -64,6 +64,8 @@ class Plan:
 
 def create_or_join(layout: RunLayout, plan: Plan) -> Plan:
     """The plan that is on disk afterwards, equal to the one given; `SettingsDiffer` if another one is there."""
+    if found := _too_many(asdict(plan)):
+        raise BadUsage("no folder holds so many blocks", found=found, hint="make larger ones, with --block-rows")
     if create_once(layout.plan_file(plan.stage, plan.set_name), sealed_bytes(asdict(plan))):
         return plan
     return join(layout, plan)

@@ -135,6 +135,12 @@ def _rows(layout: RunLayout, path: Path) -> object:
     return rows.block(0, rows.n_rows) if rows.n_rows else rows
 
 
+def _training_rows(layout: RunLayout, path: Path) -> object:
+    from bayesnde_cli.stages.training.rows import read_rows  # TensorFlow
+
+    return read_rows(layout, "validation")
+
+
 def _staged(layout: RunLayout, path: Path) -> object:
     made = plan.read(path.with_name("plan.json"))
     rows = SetRows(path, staged_stamp(made.run_id, made.inputs), read_schema(layout))
@@ -242,6 +248,7 @@ TARGETS = {
     "slurm/test/array.json": Target(_plain, _array),
     "prepare/schema.json": Target(_plain, _schema),
     "prepare/test.parquet": Target(_tables, _rows),
+    "prepare/validation.parquet": Target(_tables, _training_rows, loads=_TENSORFLOW),
     "density/new/rows.parquet": Target(_tables, _staged),
     "warmstart/checkpoint/state.npz": Target(_arrays, _checkpoint, loads=_TENSORFLOW),
     "warmstart/checkpoint/look-00001.npz": Target(_arrays, _checkpoint, loads=_TENSORFLOW),

@@ -1,7 +1,8 @@
 """The user's files as stages read them: in what spelling, and under what name they are recorded."""
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,4 +51,14 @@ def read_schema(layout: RunLayout) -> Schema:
         return Schema.from_json(document)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         found = f"{error} is not there" if isinstance(error, KeyError) else str(error)
+        raise BadArtifact(f"{path} is damaged", found=found, hint=repair_hint(path)) from error
+
+
+@contextlib.contextmanager
+def odd_rows_refused(path: Path) -> Iterator[None]:
+    """Rows of the right columns that no model of ours can take (a class of its own, no value) become `BadArtifact`."""
+    try:
+        yield
+    except (LookupError, ValueError, TypeError, NotImplementedError) as error:
+        found = f"there is no class {error}" if isinstance(error, KeyError) else str(error)
         raise BadArtifact(f"{path} is damaged", found=found, hint=repair_hint(path)) from error

@@ -1,5 +1,6 @@
 """Rows that were put down, whole and of the right columns, and yet none of the model's: refused by what is odd."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pytest
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.tables import Stamp
 from bayesnde_cli.errors import BadArtifact
+from bayesnde_cli.stages.evaluate.rows import split_rows
 from bayesnde_cli.stages.reading import read_schema
 from bayesnde_cli.stages.scoring.rows import SetRows
 from bayesnde_cli.stages.training.rows import read_rows
@@ -47,8 +49,23 @@ def test_a_row_that_the_model_cannot_take_is_damage(run: Path, column: str, valu
     assert (caught.value.what, caught.value.found) == (f"{path} is damaged", (found,))
 
 
-def test_nor_can_training(run: Path) -> None:
+@pytest.mark.parametrize("read", [read_rows, lambda layout, split: split_rows(layout, read_schema(layout), split)])
+def test_nor_can_training_and_evaluation(run: Path, read: Callable) -> None:
     path = _changed(run, "k", "w")
     with pytest.raises(BadArtifact) as caught:
-        read_rows(RunLayout(run), "test")
+        read(RunLayout(run), "test")
     assert (caught.value.what, caught.value.found) == (f"{path} is damaged", ("there is no class 'w'",))
+    _changed(run, "log_jacobian", None)
+    with pytest.raises(BadArtifact, match="a row without log_jacobian"):
+        read(RunLayout(run), "test")
+
+
+def test_columns_of_other_types_are_damage(run: Path) -> None:
+    path = run / "prepare/test.parquet"
+    table = pq.read_table(path)
+    said = {key.decode(): text.decode() for key, text in table.schema.metadata.items() if key.startswith(b"bayesnde.")}
+    index = table.column_names.index("x_scaled")
+    rewrite(path, table.set_column(index, "x_scaled", pa.nulls(table.num_rows, pa.bool_())), said)
+    with pytest.raises(BadArtifact) as caught:
+        read_rows(RunLayout(run), "test")
+    assert caught.value.found == ("column x_scaled is bool, expected fixed_size_list<item: float>[3]",)

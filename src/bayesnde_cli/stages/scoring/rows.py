@@ -23,7 +23,7 @@ from bayesnde_cli.data.schema import Schema
 from bayesnde_cli.errors import BadArtifact, BadInput, MissingArtifact
 from bayesnde_cli.inference.block import Rows
 from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION
-from bayesnde_cli.stages.reading import odd_rows_refused, read_schema
+from bayesnde_cli.stages.reading import odd_rows_refused, read_schema, refuse_gaps
 from bayesnde_cli.stages.reporting import Report
 from bayesnde_cli.stages.scoring.job import Job
 from bayesnde_cli.stages.scoring.sharing import alone
@@ -87,9 +87,8 @@ class SetRows:
 
     def _block(self, table: pa.Table) -> BlockRows:
         condition = self._schema.roles.condition
-        for name in (*(field.name for field in model_fields(self.n_features)), *([condition] if condition else [])):
-            if table[name].null_count:
-                raise ValueError(f"a row without {name}")
+        needed = [field.name for field in model_fields(self.n_features)]
+        refuse_gaps(table, [*needed, condition] if condition else needed)
         cells = table["x_scaled"].combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1)
         observed = ~np.isnan(cells)
         return BlockRows(

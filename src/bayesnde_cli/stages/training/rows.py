@@ -3,13 +3,14 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 import tensorflow as tf
 
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.tables import read_table
 from bayesnde_cli.rng import bits_at
-from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION
-from bayesnde_cli.stages.reading import odd_rows_refused, read_schema
+from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION, rows_schema
+from bayesnde_cli.stages.reading import odd_rows_refused, read_schema, refuse_gaps
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,12 @@ def read_rows(layout: RunLayout, split: str) -> Rows:
     """The rows of a split of a prepared run."""
     schema = read_schema(layout)
     condition = schema.roles.condition
-    columns = ["row_id", "x_scaled", "log_jacobian", *([condition] if condition else [])]
+    names = ["row_id", "x_scaled", "log_jacobian", *([condition] if condition else [])]
+    columns = pa.schema([rows_schema(schema).field(name) for name in names])
     path = layout.split_file(split)
     table = read_table(path, ROWS_SCHEMA, columns, schema_version=ROWS_SCHEMA_VERSION)
     with odd_rows_refused(path):
+        refuse_gaps(table, names)
         flat = table["x_scaled"].combine_chunks().flatten().to_numpy()
         return Rows(
             row_ids=table["row_id"].to_numpy(),

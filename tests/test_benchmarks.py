@@ -7,7 +7,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
+
+from bayesnde_cli.artifacts.blocks import publish_block, read_block
+from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.artifacts.plan import Plan
+from bayesnde_cli.errors import BadArtifact
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 
@@ -174,3 +180,17 @@ def test_rows_that_are_made_up_in_pieces_are_as_many_as_asked_for(tmp_path, monk
     table = many_rows.pq.read_table(many_rows._rows(tmp_path / "rows.parquet", 100))
     assert (table.num_rows, table.column_names) == (100, ["a", "b", "c"])
     assert len(set(table["a"].to_pylist())) == 100
+
+
+def test_a_block_that_stands_in_for_another_is_read_as_that_one(tmp_path) -> None:
+    many_rows, layout = _loaded("many_rows"), RunLayout(tmp_path)
+    plan = Plan("density", "test", "r" * 16, n_rows=30_000, block_rows=2, seed=1)
+    table = pa.table({"row_id": [0, 1]})
+    for block in (0, 12_345):
+        publish_block(layout, plan, block, table)
+    first, other = (layout.block_file("density", "test", block) for block in (0, 12_345))
+    other.write_bytes(many_rows._renumbered(first.read_bytes(), 12_345))
+    assert read_block(layout, plan, 12_345).num_rows == 2
+    other.write_bytes(first.read_bytes())
+    with pytest.raises(BadArtifact):
+        read_block(layout, plan, 12_345)

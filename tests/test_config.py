@@ -189,6 +189,16 @@ def test_an_unknown_preset_and_a_missing_file_are_refused(tmp_path: Path) -> Non
         _resolve(preset="paper-bnk")
     with pytest.raises(BadConfig, match="does not exist"):
         _resolve(config_file=tmp_path / "none.toml")
-    (tmp_path / "bad.toml").write_text("[prepare\n")
-    with pytest.raises(BadConfig, match="cannot be read"):
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"[prepare\n", b"\xff", b"a = " + b"9" * 5000, b"a = " + b"[" * 5000],
+    ids=["open", "bytes", "long", "deep"],
+)
+def test_a_file_that_is_not_toml_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_bytes(content)
+    with pytest.raises(BadConfig) as caught:
         _resolve(config_file=tmp_path / "bad.toml")
+    assert caught.value.what == f"config file {tmp_path / 'bad.toml'} cannot be read"
+    assert caught.value.hint == "it must be a TOML file, UTF-8"

@@ -207,6 +207,7 @@ def test_bytes_that_are_no_text_are_damage(layout):
         ({"inputs": {"../x": {"sha256": "x", "bytes": 1}}}, "input '../x' is outside of the run"),
         ({"outputs": {"a": {}}}, "outputs: a has no SHA-256 and size"),
         ({"inputs": {"a": {"sha256": "x", "bytes": -1}}}, "inputs: a has no SHA-256 and size"),
+        ({"inputs": {"a": {"sha256": "x", "bytes": 1, "path": ["b"]}}}, "inputs: a has the path ['b']"),
     ],
 )
 def test_a_manifest_of_another_shape_is_damaged(layout, changes, found):

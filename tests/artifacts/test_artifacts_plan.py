@@ -12,7 +12,7 @@ from bayesnde_cli.artifacts import plan as plans
 from bayesnde_cli.artifacts.fingerprint import sha256_json
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.plan import Plan, blocks_done, create_or_join, join, missing_blocks
-from bayesnde_cli.errors import BadArtifact, MissingArtifact, SettingsDiffer
+from bayesnde_cli.errors import BadArtifact, BadUsage, MissingArtifact, SettingsDiffer
 
 PLAN = Plan("density", "test", "r" * 16, n_rows=1000, block_rows=64, seed=7, inputs={"rows": "a" * 64})
 
@@ -53,6 +53,17 @@ def test_the_hash_of_a_plan_covers_all_of_it(changes):
 def test_an_equal_plan_is_joined(layout):
     assert create_or_join(layout, PLAN) == PLAN
     assert create_or_join(layout, replace(PLAN)) == PLAN
+
+
+def test_a_plan_of_more_blocks_than_can_be_read_back_is_not_made(layout):
+    with pytest.raises(BadUsage) as caught:
+        create_or_join(layout, replace(PLAN, n_rows=100_000_001, block_rows=1))
+    assert str(caught.value) == (
+        "error: no folder holds so many blocks\n"
+        "  100000001 rows in blocks of 1: too many blocks\n"
+        "hint: make larger ones, with --block-rows"
+    )
+    assert create_or_join(layout, replace(PLAN, n_rows=100_000_000, block_rows=1)).n_blocks == 100_000_000
 
 
 def test_joining_alone_makes_no_plan(layout):
@@ -101,6 +112,7 @@ def test_another_plan_is_refused_with_what_differs(layout):
     [
         ({"n_rows": -1}, "n_rows is -1"),
         ({"block_rows": 0}, "block_rows is 0"),
+        ({"n_rows": 2**63}, "9223372036854775808 rows in blocks of 64: too many blocks"),
         ({"block_rows": 1.5}, "block_rows is 1.5"),
         ({"inputs": []}, "inputs is []"),
         ({"settings": 1}, "settings is 1"),

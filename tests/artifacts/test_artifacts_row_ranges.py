@@ -10,6 +10,7 @@ from bayesnde_cli.errors import BadArtifact, MissingArtifact
 
 STAMP = tables.Stamp("rows", 1, "run")
 TABLE = pa.table({"row_id": range(25), "x": [index / 3 for index in range(25)], "other": ["?"] * 25})
+X = pa.schema([("x", pa.float64())])
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def path(tmp_path, monkeypatch):
 
 
 def test_every_range_is_the_slice_of_the_table(path):
-    ranges = RowRanges(path, STAMP, ["row_id", "x"])
+    ranges = RowRanges(path, STAMP, TABLE.select(["row_id", "x"]).schema)
     assert ranges.n_rows == 25
     for start in range(25):
         for stop in range(start + 1, 26):
@@ -32,11 +33,11 @@ def test_every_range_is_the_slice_of_the_table(path):
 @pytest.mark.parametrize(("start", "stop"), [(-1, 3), (3, 3), (20, 26)])
 def test_rows_that_are_not_there_cannot_be_read(path, start, stop):
     with pytest.raises(IndexError):
-        RowRanges(path, STAMP, ["x"]).read(start, stop)
+        RowRanges(path, STAMP, X).read(start, stop)
 
 
 def test_blocks_in_order_read_each_row_group_once(path, monkeypatch):
-    ranges = RowRanges(path, STAMP, ["x"])
+    ranges = RowRanges(path, STAMP, X)
     read = []
     group = pq.ParquetFile.read_row_group
     monkeypatch.setattr(
@@ -50,6 +51,8 @@ def test_blocks_in_order_read_each_row_group_once(path, monkeypatch):
 def test_what_is_not_the_table_is_refused(path, tmp_path):
     assert column_names(path, STAMP) == ["row_id", "x", "other"]
     with pytest.raises(BadArtifact, match=r"bayesnde\.run_id is run, expected another"):
-        RowRanges(path, tables.Stamp("rows", 1, "another"), ["x"])
+        RowRanges(path, tables.Stamp("rows", 1, "another"), X)
     with pytest.raises(MissingArtifact):
-        RowRanges(tmp_path / "none.parquet", STAMP, ["x"])
+        RowRanges(tmp_path / "none.parquet", STAMP, X)
+    with pytest.raises(BadArtifact, match="column x is double, expected float"):
+        RowRanges(path, STAMP, pa.schema([("x", pa.float32())]))

@@ -1,7 +1,9 @@
 """Tables: equal rows give equal bytes, every reader opens them, and damage is seen."""
 
 import errno
+import gc
 import os
+import sys
 from pathlib import Path
 
 import duckdb
@@ -327,3 +329,21 @@ def test_a_block_of_another_plan_is_refused(layout):
         f"  bayesnde.plan_hash is {other.plan_hash}, expected {plan.plan_hash}\n"
         "hint: delete that file and run `bayesnde density`; finished blocks are kept"
     )
+
+
+def test_a_table_that_the_system_refuses_is_let_go_without_another_word(tmp_path, monkeypatch):
+    """A writer that is only dropped would try again when it is collected, and Python print a traceback of that."""
+    close, told = pq.ParquetWriter.close, []
+
+    def refused(writer):
+        if writer.is_open:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        close(writer)
+
+    monkeypatch.setattr(pq.ParquetWriter, "close", refused)
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(unraisable.exc_value))
+    with pytest.raises(CannotWrite):
+        write_table(tmp_path / "t.parquet", make_table(3), **STAMP)
+    gc.collect()
+    assert told == []
+    assert list(tmp_path.iterdir()) == []

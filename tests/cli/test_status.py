@@ -14,6 +14,7 @@ import pytest
 from bayesnde_cli.artifacts import claims, manifest, plan, shards
 from bayesnde_cli.artifacts.blocks import publish_block
 from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.artifacts.sealed import sealed_bytes
 from fake_engine import SMALL, pretend_warmed
 
 
@@ -156,6 +157,16 @@ def test_changed_data_make_the_run_stale(bayesnde: Callable, examples: Path, tmp
     assert stages["prepare"]["detail"] == f"{data} has changed"
     data.unlink()  # gone is not changed
     assert _states(bayesnde, tmp_path / "r")[0] == 0
+
+
+def test_data_that_cannot_be_looked_at_are_not_said_to_have_changed(bayesnde: Callable, run: Path) -> None:
+    path = run / "prepare/manifest.json"
+    document = json.loads(path.read_bytes())
+    del document["sha256"]
+    (entry,) = document["inputs"].values()
+    entry["path"] = "/" + "x" * 5000  # the system refuses so long a name
+    path.write_bytes(sealed_bytes(document))
+    assert _states(bayesnde, run)[0] == 0
 
 
 def test_a_flipped_byte_is_seen_when_verifying(bayesnde: Callable, run: Path) -> None:

@@ -4,7 +4,6 @@ A step is an audit event of Python (a file opened for writing, renamed, linked, 
 time set), a flush to disk, or a piece of a Parquet file that is about to be written. The package knows nothing of this.
 """
 
-import contextlib
 import functools
 import os
 import sys
@@ -96,9 +95,5 @@ def _before_each_piece_of_parquet(told: Callable[..., None]) -> None:
         def close(self) -> None:
             told("parquet", self._watched)
             super().close()
-
-        def __del__(self) -> None:
-            with contextlib.suppress(OSError):  # Python would tell of it, at a moment of its own
-                super().__del__()
 
     pq.ParquetWriter = Watched

@@ -7,6 +7,7 @@ Run as `python warm_parent.py`. It reads a request a line, as JSON, and answers 
 import functools
 import json
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -58,6 +59,10 @@ def _start(request: dict[str, Any]) -> int:
 
 def _live(request: dict[str, Any]) -> int:
     os.setsid()
+    # A campaign that was started by nohup, or in the background, may ignore these; a victim shall not. Until bayesnde
+    # listens they end it, without a traceback of ours.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.chdir(request["folder"])
     pid, new = os.getpid(), os.O_WRONLY | os.O_CREAT
     streams = ((os.devnull, os.O_RDONLY), (f"out-{pid}", new), (f"err-{pid}", new))

@@ -203,7 +203,7 @@ def _read(path: Path, *, clock: Callable[[], float] = time.time) -> Holder | Non
         record = json.loads(text)
         process = Process(str(record["place"]), int(record["pid"]), record["start_ticks"])
         token, started = str(record["token"]), str(record["started"])
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return Holder("", "an unknown host", 0, "an unknown time", _is_within_lease(touched, clock()))
     is_here = process.place == place()
     alive = is_alive(process) if is_here else _is_within_lease(touched, clock())

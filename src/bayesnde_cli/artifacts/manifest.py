@@ -184,4 +184,6 @@ def _problem(found: Mapping[str, Any]) -> str | None:
                 return f"{kind.removesuffix('s')} {name!r} is outside of the {whole}"
             if not (isinstance(entry, dict) and isinstance(entry.get("sha256"), str) and is_count(entry.get("bytes"))):
                 return f"{kind}: {name} has no SHA-256 and size"
+            if not isinstance(entry.get("path", ""), str):
+                return f"{kind}: {name} has the path {entry['path']!r}"
     return None

@@ -13,10 +13,12 @@ from bayesnde_cli.artifacts.differences import compare, settings_differ
 from bayesnde_cli.artifacts.fingerprint import sha256_json
 from bayesnde_cli.artifacts.layout import RunLayout, block_indexes, misplaced, repair_hint
 from bayesnde_cli.artifacts.sealed import SEAL, broken_seal, sealed_bytes
-from bayesnde_cli.errors import BadArtifact
+from bayesnde_cli.errors import BadArtifact, BadUsage
 
 SCHEMA_VERSION = 2  # 2: sealed
 _SEALED_SINCE = 2
+# Files that no folder can hold.
+_MOST_BLOCKS = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class Plan:
 
 def create_or_join(layout: RunLayout, plan: Plan) -> Plan:
     """The plan that is on disk afterwards, equal to the one given; `SettingsDiffer` if another one is there."""
+    if found := _too_many(asdict(plan)):
+        raise BadUsage("no folder holds so many blocks", found=found, hint="make larger ones, with --block-rows")
     if create_once(layout.plan_file(plan.stage, plan.set_name), sealed_bytes(asdict(plan))):
         return plan
     return join(layout, plan)
@@ -80,7 +84,7 @@ def read(path: Path) -> Plan:
     """The plan in a file."""
     found = {"packages": {}, **read_object(path, newest=SCHEMA_VERSION)}  # the first plans had none
     seal = found.pop(SEAL, None)
-    problem = _problem(found) or misplaced(path, found["stage"], found["set_name"])
+    problem = _problem(found) or misplaced(path, found["stage"], found["set_name"]) or _too_many(found)
     if problem is None and found["schema_version"] >= _SEALED_SINCE:
         problem = broken_seal(found, seal)
     if problem:
@@ -124,3 +128,9 @@ def _problem(found: dict[str, Any]) -> str | None:
         if not isinstance(found[name], dict):
             return f"{name} is {found[name]!r}"
     return "block_rows is 0" if found["block_rows"] == 0 else None
+
+
+def _too_many(found: dict[str, Any]) -> str | None:
+    if found["n_rows"] <= _MOST_BLOCKS * found["block_rows"]:
+        return None
+    return f"{found['n_rows']} rows in blocks of {found['block_rows']}: too many blocks"

@@ -1,6 +1,5 @@
 """Any range of a table's rows, for work that goes through a large table block by block."""
 
-from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -12,9 +11,9 @@ from bayesnde_cli.artifacts.tables import Stamp, opened
 class RowRanges:
     """Reads ranges of rows; one row group is in memory, so that blocks in order decode each one once."""
 
-    def __init__(self, path: Path, stamp: Stamp, columns: Sequence[str]) -> None:
-        self._path, self._stamp, self._columns = path, stamp, list(columns)
-        with opened(path, stamp, self._columns) as file:
+    def __init__(self, path: Path, stamp: Stamp, columns: pa.Schema) -> None:
+        self._path, self._stamp, self._columns = path, stamp, columns
+        with opened(path, stamp, columns) as file:
             sizes = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
         self._starts = list(accumulate(sizes, initial=0))
         self._held: tuple[int, pa.Table] | None = None
@@ -37,7 +36,7 @@ class RowRanges:
     def _group(self, group: int) -> pa.Table:
         if self._held is None or self._held[0] != group:
             with opened(self._path, self._stamp, self._columns) as file:
-                self._held = group, file.read_row_group(group, columns=self._columns, use_threads=False)
+                self._held = group, file.read_row_group(group, columns=self._columns.names, use_threads=False)
         return self._held[1]
 
 

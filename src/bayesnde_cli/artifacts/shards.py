@@ -4,6 +4,7 @@ Resubmitting `--array=3,7` changes SLURM_ARRAY_TASK_COUNT and _MIN, so they coun
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -104,9 +105,10 @@ def blocks_of(shard: Shard, n_blocks: int) -> range:
 
 
 def missing_shards(done: Collection[int], count: int, n_blocks: int) -> list[int]:
-    """Which of `count` shards have blocks that are not done, by number."""
-    left = {block % count + 1 for block in range(n_blocks) if block not in done}
-    return sorted(left)
+    """Which of `count` shards have blocks that are not done, by number. Takes no longer for many blocks."""
+    n_done = Counter(block % count + 1 for block in done)
+    some = (Shard(index, count) for index in range(1, min(count, n_blocks) + 1))
+    return [shard.index for shard in some if n_done[shard.index] < len(blocks_of(shard, n_blocks))]
 
 
 def _array_task(environ: Mapping[str, str]) -> ArrayTask:

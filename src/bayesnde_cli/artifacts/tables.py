@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +24,8 @@ from bayesnde_cli.headers.parquet import declared_by_pages
 from bayesnde_cli.headers.unpacked import MAX_CELL_RATIO, is_too_far
 
 ROW_GROUP_ROWS = 65_536
+# The columns that a caller wants: all, some by their names, or some of the types that they must have.
+Columns: TypeAlias = Sequence[str] | pa.Schema | None
 # Everything that shapes the bytes is fixed here and left to no default. Dictionaries are off: zstd does as well on
 # labels, and float columns have nothing to gain from them.
 _WRITER_OPTIONS: dict[str, Any] = {
@@ -142,7 +144,7 @@ def check_table(path: Path, stamp: Stamp) -> None:
 def read_table(
     path: Path,
     schema_name: str,
-    columns: Sequence[str] | None = None,
+    columns: Columns = None,
     *,
     schema_version: int = 1,
     run_id: str | None = None,
@@ -153,13 +155,13 @@ def read_table(
     `BadArtifact` if the file is damaged, holds something else, or belongs to another run or plan than those given.
     """
     with opened(path, Stamp(schema_name, schema_version, run_id or "", plan_hash), columns) as file:
-        return file.read(columns=columns)
+        return file.read(columns=_names(columns))
 
 
 def iter_batches(
     path: Path,
     schema_name: str,
-    columns: Sequence[str] | None = None,
+    columns: Columns = None,
     *,
     batch_rows: int = ROW_GROUP_ROWS,
     schema_version: int = 1,
@@ -167,7 +169,7 @@ def iter_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a table in batches of at most `batch_rows`; memory is bounded by a row group."""
     with opened(path, Stamp(schema_name, schema_version, run_id or ""), columns) as file:
-        yield from file.iter_batches(batch_size=batch_rows, columns=columns)
+        yield from file.iter_batches(batch_size=batch_rows, columns=_names(columns))
 
 
 def made_with(table: pa.Table) -> str:
@@ -185,12 +187,24 @@ def count_rows(path: Path, schema_name: str, *, schema_version: int = 1) -> int:
 def _table_writer(path: Path, schema: pa.Schema, stamp: Stamp) -> Iterator[TableWriter]:
     plain = _plain_schema(schema)
     stamped = plain.with_metadata(stamp.metadata())
-    with pq.ParquetWriter(path, stamped, **_WRITER_OPTIONS) as file:
+    file = pq.ParquetWriter(path, stamped, **_WRITER_OPTIONS)
+    try:
         writer = TableWriter(file, stamped)
         yield writer
         writer.flush()
         file.add_key_value_metadata({KEY: BLANK})
+        file.close()
+    except BaseException:
+        _abandon(file)
+        raise
     write_digest(path)
+
+
+def _abandon(file: pq.ParquetWriter) -> None:
+    """Let go of a file that will not be complete. Its end is not written, nor tried again when it is collected."""
+    file.is_open = False
+    with contextlib.suppress(OSError):
+        file.close()
 
 
 def _plain_schema(schema: pa.Schema) -> pa.Schema:
@@ -209,7 +223,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 @contextlib.contextmanager
-def opened(path: Path, expected: Stamp, columns: Sequence[str] | None) -> Iterator[pq.ParquetFile]:
+def opened(path: Path, expected: Stamp, columns: Columns) -> Iterator[pq.ParquetFile]:
     """The file, checked; damage that shows only while reading becomes `BadArtifact` as well.
 
     A table that is asked for its plan is one of which no manifest tells: it must have a digest of its own.
@@ -252,8 +266,8 @@ def _look(path: Path, version: tuple[int, ...]) -> _LookedAt:
     is_same = is_unchanged(path)
     if is_same is False:
         return _LookedAt(True, "it is not what its own SHA-256 says")
-    with path.open("rb") as stream, pq.ParquetFile(path) as file:
-        declared = declared_by_pages(stream, file.metadata, range(file.metadata.num_columns))
+    with path.open("rb") as stream:
+        declared = declared_by_pages(stream)
     n_packed = path.stat().st_size
     if is_too_far(n_packed, declared.n_bytes) or is_too_far(n_packed, 8 * declared.n_values, MAX_CELL_RATIO):
         return _LookedAt(is_same is True, f"{n_packed:,} bytes become {max(declared.n_bytes, 8 * declared.n_values):,}")
@@ -289,12 +303,20 @@ def _check_version(path: Path, found: str, newest: int) -> None:
         )
 
 
-def _check_columns(path: Path, file: pq.ParquetFile, columns: Sequence[str] | None) -> None:
-    there = file.schema_arrow.names
-    missing = [name for name in columns or () if name not in there]
+def _names(columns: Columns) -> list[str] | None:
+    return list(columns.names) if isinstance(columns, pa.Schema) else None if columns is None else list(columns)
+
+
+def _check_columns(path: Path, file: pq.ParquetFile, columns: Columns) -> None:
+    there = file.schema_arrow
+    missing = [name for name in _names(columns) or () if there.names.count(name) != 1]
     if missing:
         raise BadArtifact(
             f"{path} lacks a column",
-            found=[f"missing: {', '.join(missing)}", f"there: {', '.join(there)}"],
+            found=[f"missing: {', '.join(missing)}", f"there: {', '.join(there.names)}"],
             hint=repair_hint(path),
         )
+    for field in columns if isinstance(columns, pa.Schema) else ():
+        found = there.field(field.name).type
+        if found != field.type:
+            raise _damaged(path, f"column {field.name} is {found}, expected {field.type}")

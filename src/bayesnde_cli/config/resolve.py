@@ -75,7 +75,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
             found=f"no such file in {'the working directory' if path.parent == Path() else path.parent}",
             hint="check the path given with --config",
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:  # not TOML, not UTF-8, endless numbers, lists without end
         raise BadConfig(
             f"config file {path} cannot be read",
             found=f"reason: {error}",

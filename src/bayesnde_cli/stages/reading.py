@@ -1,9 +1,10 @@
 """The user's files as stages read them: in what spelling, and under what name they are recorded."""
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bayesnde_cli.artifacts import manifest as manifests
 from bayesnde_cli.artifacts.canonical import read_object
@@ -11,6 +12,9 @@ from bayesnde_cli.artifacts.layout import RunLayout, repair_hint
 from bayesnde_cli.data.readers import Source, TextFormat
 from bayesnde_cli.data.schema import SCHEMA_VERSION, Schema
 from bayesnde_cli.errors import BadArtifact
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # A tab is hard to type in a shell.
 _DELIMITER_WORDS = {"\\t": "\t", "tab": "\t"}
@@ -51,3 +55,20 @@ def read_schema(layout: RunLayout) -> Schema:
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         found = f"{error} is not there" if isinstance(error, KeyError) else str(error)
         raise BadArtifact(f"{path} is damaged", found=found, hint=repair_hint(path)) from error
+
+
+@contextlib.contextmanager
+def odd_rows_refused(path: Path) -> Iterator[None]:
+    """Rows of the right columns that no model of ours can take (a class of its own, no value) become `BadArtifact`."""
+    try:
+        yield
+    except (LookupError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
+        found = f"there is no class {error}" if isinstance(error, KeyError) else str(error)
+        raise BadArtifact(f"{path} is damaged", found=found, hint=repair_hint(path)) from error
+
+
+def refuse_gaps(table: "pa.Table", names: Iterable[str]) -> None:
+    """Raise `ValueError` if a row has no value in one of the columns, which a missing cell of a feature is not."""
+    for name in names:
+        if table[name].null_count:
+            raise ValueError(f"a row without {name}")

@@ -1,5 +1,6 @@
 """Where a run stands: every stage's state, blocks and shards done, and what to type next."""
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -168,19 +169,21 @@ def _check_parts(
 
 
 def _changed_data(manifest: Manifest) -> list[str]:
-    """The user's files that have changed since they were read; a file that is gone is no news."""
+    """The user's files that have changed since they were read; one that is gone, or not for us to see, is no news."""
     changed = []
     for recorded in manifest.inputs.values():
         path = Path(recorded.get("path", "-"))
-        if not path.is_absolute() or not path.is_file():
-            continue
-        n_bytes = path.stat().st_size
-        is_same = n_bytes == recorded["bytes"] and (
-            n_bytes > _HASHED_BYTES or sha256_file(path) == recorded["sha256"]  # a large file is judged by its size
-        )
-        if not is_same:
-            changed.append(f"{path} has changed")
+        with contextlib.suppress(OSError):
+            if path.is_absolute() and path.is_file() and not _is_same(path, recorded):
+                changed.append(f"{path} has changed")
     return changed
+
+
+def _is_same(path: Path, recorded: Mapping[str, Any]) -> bool:
+    n_bytes = path.stat().st_size
+    if n_bytes != recorded["bytes"]:
+        return False
+    return n_bytes > _HASHED_BYTES or sha256_file(path) == recorded["sha256"]  # a large file is judged by its size
 
 
 def _next_command(

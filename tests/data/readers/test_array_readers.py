@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pytest
 import scipy.io
 
-from bayesnde_cli.data.readers import Table, array_table, open_table
+from bayesnde_cli.data.readers import Source, Table, array_table, mat, open_table
 from bayesnde_cli.errors import BadInput
 
 MATRIX = np.arange(12.0).reshape(4, 3)
@@ -105,6 +106,24 @@ def test_vectors_alone_are_a_table() -> None:
     assert opened("a.mat").names == ("x", "y")
 
 
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_mat_variables_are_those_that_scipy_reads(is_packed: bool) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        shapes = [tuple(rng.integers(1, 6, rng.integers(1, 4))) for _ in range(4)]
+        kinds = rng.choice(["f8", "f4", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "b1"], 4)
+        made = {
+            f"v{n}": (100 * rng.normal(size=shape)).astype(kind)
+            for n, (shape, kind) in enumerate(zip(shapes, kinds, strict=True))
+        }
+        scipy.io.savemat("a.mat", made | {"skipped": {"a": 1}, "word": "w"}, do_compression=is_packed)
+        wanted = scipy.io.loadmat("a.mat")
+        found = {variable.name: variable for variable in mat._variables(Source(Path("a.mat"), "a.mat"))}
+        assert {name: found[name].what for name in ("skipped", "word")} == {"skipped": "struct", "word": "char"}
+        for name in made:
+            assert np.array_equal(found[name].array, wanted[name])
+
+
 @pytest.mark.parametrize(("code", "dtype"), [(8, "u1"), (9, "i1"), (11, "i2"), (12, "i4"), (13, "f4"), (14, "f8")])
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_idx_is_read_in_every_type(code: int, dtype: str, pack) -> None:
@@ -187,12 +206,66 @@ def test_an_npy_file_cut_in_its_header() -> None:
     assert message("a.npy").startswith("error: a.npy is a truncated or damaged NPY file\n")
 
 
+def _npy(text: str, version: int = 1) -> bytes:
+    """A file of 96 zero bytes behind a header."""
+    length = struct.pack("<H" if version == 1 else "<I", len(text.encode()))
+    return b"\x93NUMPY" + bytes([version, 0]) + length + text.encode() + bytes(96)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_an_npy_header_as_python_2_wrote_it(version: int) -> None:
+    Path("a.npy").write_bytes(_npy("{'shape': (4L, 3L), 'fortran_order': False, 'descr': '<f8'} \n", version))
+    assert values(opened("a.npy")).shape == (4, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("[1]", "not a dictionary of descr, fortran_order and shape"),
+        ("{'descr': '<f8', 'fortran_order': False}", "not a dictionary of descr, fortran_order and shape"),
+        ("{'descr': '<f8', 'fortran_order': False, 'shape': (True, 3)}", "shape is (True, 3)"),
+        ("{'descr': '<f8', 'fortran_order': False, 'shape': [4, 3]}", "shape is [4, 3]"),
+        ("{'descr': '<f8', 'fortran_order': 1, 'shape': (4, 3)}", "fortran_order is 1"),
+        ("{'descr': 'f7', 'fortran_order': False, 'shape': (4, 3)}", "data type 'f7' not understood"),
+    ],
+)
+def test_an_npy_header_that_says_something_else(text: str, found: str) -> None:
+    Path("a.npy").write_bytes(_npy(text))
+    assert message("a.npy") == (
+        "error: a.npy is a truncated or damaged NPY file\n"
+        f"  an NPY header that cannot be parsed: {found}\n"
+        "hint: copy or download the file again"
+    )
+
+
+def test_an_npy_header_that_would_keep_numpy_busy_for_long_is_refused_at_once() -> None:
+    start = time.process_time()
+    Path("a.npy").write_bytes(_npy("{'descr': '<f8', 'fortran_order': False, 'shape': (4, 3," + " " * 4900 + "\0", 2))
+    assert message("a.npy").startswith("error: a.npy is a truncated or damaged NPY file\n")
+    assert time.process_time() - start < 2
+
+
 def test_an_npz_of_pickled_objects() -> None:
     np.savez("a.npz", X=np.array([[1, "x"]], object), t=np.zeros((2, 2, 2)))
     assert message("a.npz") == (
         "error: a.npz holds no numeric matrix\n"
         "  arrays: t (2 x 2 x 2), X (pickled objects)\n"
         "hint: save the rows as one array of (rows, columns)"
+    )
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("number", [0xD800, 0xDFFF, 0x110000, 0xFFFFFFFF])
+def test_an_npz_of_words_with_letters_that_there_are_not(number: int, order: str) -> None:
+    words = np.array(["ab", "\U0010ffff", "\ud7ff\ue000", "d"], f"{order}U2")
+    np.savez("a.npz", x=MATRIX, w=words)
+    assert read(opened("a.npz"))["w"].to_pylist() == words.tolist()
+    words.view(f"{order}u4")[5] = number
+    np.savez("a.npz", x=MATRIX, w=words)
+    assert message("a.npz") == (
+        "error: a.npz is a truncated or damaged NPZ file\n"
+        f"  {number:#x} is not a letter of Unicode\n"
+        "hint: copy or download the file again"
     )
 
 

@@ -50,4 +50,6 @@ def shape_text(shape: tuple[int, ...]) -> str:
 
 
 def _pixel_names(height: int, width: int) -> tuple[str, ...]:
+    if not height * width:  # as many rows as the header likes, and not one pixel
+        return ()
     return tuple(f"px_{row}_{column}" for row, column in product(range(1, height + 1), range(1, width + 1)))

@@ -76,16 +76,16 @@ class ParquetTable(Table):
                 self.source.open() as stream,
                 pq.ParquetFile(self.source.path, pre_buffer=False, read_dictionary=texts) as file,
             ):
-                self._refuse_bomb(stream, file.metadata, kinds)
+                self._refuse_bomb(stream, kinds)
                 for batch in file.iter_batches(MAX_BATCH_ROWS, columns=list(kinds)):
                     columns = [self._cast(name, batch.column(name), kind) for name, kind in kinds.items()]
                     yield pa.RecordBatch.from_arrays(columns, schema=schema)
         except DAMAGE as error:
             raise _damaged(self.source, error) from error
 
-    def _refuse_bomb(self, stream: BinaryIO, metadata: pq.FileMetaData, columns: Collection[str]) -> None:
+    def _refuse_bomb(self, stream: BinaryIO, columns: Collection[str]) -> None:
         """Refuse what unpacks to far more than the file has, by what its pages declare."""
-        declared = declared_by_pages(stream, metadata, self._leaves(columns))
+        declared = declared_by_pages(stream, set(self._leaves(columns)))
         n_packed = self.source.size()
         refuse_bomb(self.source.name, n_packed, declared.n_bytes, hint=_AS_CSV)
         refuse_bomb(self.source.name, n_packed, 8 * declared.n_values, hint=_AS_CSV, ratio=MAX_CELL_RATIO)

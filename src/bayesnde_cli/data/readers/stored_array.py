@@ -1,6 +1,7 @@
 """An array in a file or in a zip member: its type and shape known, its numbers read block by block."""
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -12,6 +13,8 @@ from bayesnde_cli.data.readers.bounds import refuse_memory
 from bayesnde_cli.data.readers.source import Source
 
 _ROW_MAJOR = "save it row by row, with `np.ascontiguousarray(array)`: it is then read in pieces"
+# Halves of letters in UTF-16, which stand for none by themselves.
+_FIRST_HALF, _LAST_HALF = 0xD800, 0xDFFF
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,16 @@ class StoredArray:
         raw = stream.read(n_bytes)
         if len(raw) < n_bytes:
             raise self.source.damaged(self.what, f"{n_bytes - len(raw)} bytes are missing at the end")
+        if self.dtype.kind == "U":
+            self._check_letters(raw)
         return np.frombuffer(raw, self.dtype)
+
+    def _check_letters(self, raw: bytes) -> None:
+        """Refuse words, four bytes a letter, with numbers that stand for none."""
+        letters = np.frombuffer(raw, np.dtype(np.uint32).newbyteorder(self.dtype.byteorder))
+        wrong = (letters > sys.maxunicode) | ((letters >= _FIRST_HALF) & (letters <= _LAST_HALF))
+        if wrong.any():
+            raise self.source.damaged(self.what, f"{letters[wrong][0]:#x} is not a letter of Unicode")
 
     def as_vector(self) -> "StoredArray":
         """The array with all its axes laid flat into one; meant for (n, 1) and (1, n)."""

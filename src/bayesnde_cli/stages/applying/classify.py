@@ -21,7 +21,7 @@ from bayesnde_cli.artifacts.layout import TEST_SET
 from bayesnde_cli.artifacts.tables import Stamp
 from bayesnde_cli.data.readers import open_sources
 from bayesnde_cli.data.schema import Schema
-from bayesnde_cli.errors import BadUsage
+from bayesnde_cli.errors import BadUsage, one_line
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.stages.applying.fitted_run import FittedRun
 from bayesnde_cli.stages.applying.rows_at import beside
@@ -149,7 +149,7 @@ class Classified:
         return asdict(self)
 
     def __str__(self) -> str:
-        shares = ", ".join(f"{name} {n:,}" for name, n in self.classes.items())
+        shares = one_line(", ".join(f"{name} {n:,}" for name, n in self.classes.items()))
         accuracy = "" if self.accuracy is None else f", {100 * self.accuracy:.1f} % right"
         return f"{self.set_name}: {counted(self.n_rows, 'row')} ({shares}){accuracy}, {self.n_reliable:,} reliable"
 

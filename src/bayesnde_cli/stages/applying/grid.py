@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bayesnde_cli.errors import BadUsage
+from bayesnde_cli.errors import BadUsage, one_line
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.stages.applying.axis import Axis
 from bayesnde_cli.stages.applying.fitted_run import FittedRun
@@ -64,7 +64,7 @@ class Grid:
     def __str__(self) -> str:
         n_first, n_second = self.log_density.shape
         return (
-            f"{self.title}: {n_first:,} by {n_second:,} points, {int(self.reliable.sum()):,} reliable, "
+            f"{one_line(self.title)}: {n_first:,} by {n_second:,} points, {int(self.reliable.sum()):,} reliable, "
             f"about {100 * self.share:.1f} % of the probability"
         )
 

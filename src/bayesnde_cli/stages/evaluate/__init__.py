@@ -5,7 +5,7 @@ from bayesnde_cli.artifacts.canonical import read_object
 from bayesnde_cli.artifacts.layout import RunLayout, repair_hint
 from bayesnde_cli.config import EvaluateConfig
 from bayesnde_cli.errors import BadArtifact
-from bayesnde_cli.stages.evaluate.job import EvaluateJob, is_up_to_date, make_evaluate_job
+from bayesnde_cli.stages.evaluate.job import is_up_to_date, make_evaluate_job
 from bayesnde_cli.stages.evaluate.metrics import METRICS_VERSION, make_metrics
 from bayesnde_cli.stages.evaluate.model import Model, ModelFactory, open_model
 from bayesnde_cli.stages.evaluate.outcome import Evaluated
@@ -30,7 +30,7 @@ def run_evaluate(
     job = make_evaluate_job(layout, asked, config)
     if not asked.is_restart and is_up_to_date(job):
         tidy(layout, "evaluate", job.set_name)
-        return _evaluated(job, is_up_to_date=True)
+        return read_evaluated(layout, job.set_name, is_up_to_date=True)
     with workplace(layout, "evaluate", job.set_name) as place:
         open_rows(job.scoring, report)  # the report shows some; they are read again if they are gone
         model = models(layout, job.config)
@@ -42,11 +42,12 @@ def run_evaluate(
             [name, page], job.config, seed=job.seed, identity=job.identity, inputs=job.inputs,
             run_id=job.scoring.run_id, device=model.device, result={key: metrics[key] for key in _HEADLINE},
         )  # fmt: skip
-    return _evaluated(job, is_up_to_date=False)
+    return read_evaluated(layout, job.set_name, is_up_to_date=False)
 
 
-def _evaluated(job: EvaluateJob, *, is_up_to_date: bool) -> Evaluated:
-    path, page = job.layout.metrics_file(job.set_name), job.layout.report_file(job.set_name)
+def read_evaluated(layout: RunLayout, set_name: str, *, is_up_to_date: bool) -> Evaluated:
+    """What `evaluate` has left of a data set."""
+    path, page = layout.metrics_file(set_name), layout.report_file(set_name)
     found = Evaluated(str(path), str(page), is_up_to_date, read_object(path, newest=METRICS_VERSION))
     try:
         str(found)

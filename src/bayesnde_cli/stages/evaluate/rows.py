@@ -14,7 +14,8 @@ from bayesnde_cli.data.kinds import Kind
 from bayesnde_cli.data.new_rows import ModelRows, match_table, model_rows
 from bayesnde_cli.data.readers import open_sources
 from bayesnde_cli.data.schema import Schema
-from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION
+from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION, rows_schema
+from bayesnde_cli.stages.reading import odd_rows_refused, refuse_gaps
 from bayesnde_cli.stages.scoring.density_table import DENSITY_SCHEMA, DENSITY_VERSION
 from bayesnde_cli.stages.scoring.job import Job
 
@@ -69,17 +70,20 @@ def read_scores(job: Job) -> Scores:
 
 def split_rows(layout: RunLayout, schema: Schema, split: str) -> TableRows:
     """The rows of a split of `prepare`."""
-    table = read_table(layout.split_file(split), ROWS_SCHEMA, schema_version=ROWS_SCHEMA_VERSION)
+    path = layout.split_file(split)
+    table = read_table(path, ROWS_SCHEMA, rows_schema(schema), schema_version=ROWS_SCHEMA_VERSION)
     row_ids = table["row_id"].to_numpy()
-    cells = {feature.name: _cells(table[feature.name], feature.kind) for feature in schema.features}
-    return _table_rows(
-        schema,
-        row_ids=row_ids,
-        values=schema.encode(pa.RecordBatch.from_pydict(cells), row_ids),
-        x=table["x_scaled"].combine_chunks().flatten().to_numpy().reshape(len(row_ids), -1),
-        log_jacobian=table["log_jacobian"].to_numpy(),
-        labels={name: table[name] for name in schema.roles.labels},
-    )
+    with odd_rows_refused(path):
+        refuse_gaps(table, ["row_id", "x_scaled", "log_jacobian"])
+        cells = {feature.name: _cells(table[feature.name], feature.kind) for feature in schema.features}
+        return _table_rows(
+            schema,
+            row_ids=row_ids,
+            values=schema.encode(pa.RecordBatch.from_pydict(cells), row_ids),
+            x=table["x_scaled"].combine_chunks().flatten().to_numpy().reshape(len(row_ids), -1),
+            log_jacobian=table["log_jacobian"].to_numpy(),
+            labels={name: table[name] for name in schema.roles.labels},
+        )
 
 
 def set_rows(job: Job, schema: Schema) -> TableRows:

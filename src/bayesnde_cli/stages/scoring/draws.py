@@ -65,7 +65,7 @@ class DrawStore:
             )
         try:
             return _draws(diagnostics, table)
-        except (KeyError, ValueError, TypeError, IndexError, ZeroDivisionError, pa.ArrowException) as error:
+        except (LookupError, ValueError, TypeError, AttributeError, ZeroDivisionError, pa.ArrowException) as error:
             path = self._layout.block_file(self._plan.stage, self._plan.set_name, block)
             found = f"it does not fit its diagnostics: {error}"
             raise BadArtifact(f"{path} is damaged", found=found, hint=repair_hint(path)) from error

@@ -23,13 +23,21 @@ from bayesnde_cli.data.schema import Schema
 from bayesnde_cli.errors import BadArtifact, BadInput, MissingArtifact
 from bayesnde_cli.inference.block import Rows
 from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION
-from bayesnde_cli.stages.reading import read_schema
+from bayesnde_cli.stages.reading import odd_rows_refused, read_schema, refuse_gaps
 from bayesnde_cli.stages.reporting import Report
 from bayesnde_cli.stages.scoring.job import Job
 from bayesnde_cli.stages.scoring.sharing import alone
 
 STAGED_SCHEMA, STAGED_SCHEMA_VERSION = "model-rows", 1
-_MODEL_COLUMNS = ("row_id", "x_scaled", "log_jacobian")
+
+
+def model_fields(n_features: int) -> list[pa.Field]:
+    """What the model needs of every row."""
+    return [
+        pa.field("row_id", pa.int64()),
+        pa.field("x_scaled", pa.list_(pa.float32(), n_features)),
+        pa.field("log_jacobian", pa.float64()),
+    ]
 
 
 class BlockRows(NamedTuple):
@@ -53,10 +61,10 @@ class SetRows:
     """The rows of a data set."""
 
     def __init__(self, path: Path, stamp: Stamp, schema: Schema) -> None:
-        there = column_names(path, stamp)
+        there = [*column_names(path, stamp), schema.roles.condition]  # the model cannot do without its condition
+        self._path, self._schema = path, schema
         self._labels = [name for name in schema.roles.labels if name in there]
-        self._ranges = RowRanges(path, stamp, [*_MODEL_COLUMNS, *self._labels])
-        self._schema = schema
+        self._ranges = RowRanges(path, stamp, pa.schema([*model_fields(len(schema.features)), *self.label_fields]))
 
     @property
     def n_rows(self) -> int:
@@ -74,9 +82,15 @@ class SetRows:
     def block(self, start: int, stop: int) -> BlockRows:
         """The rows from `start` up to `stop`."""
         table = self._ranges.read(start, stop)
-        cells = table["x_scaled"].combine_chunks().flatten().to_numpy().reshape(stop - start, -1)
-        observed = ~np.isnan(cells)
+        with odd_rows_refused(self._path):
+            return self._block(table)
+
+    def _block(self, table: pa.Table) -> BlockRows:
         condition = self._schema.roles.condition
+        needed = [field.name for field in model_fields(self.n_features)]
+        refuse_gaps(table, [*needed, condition] if condition else needed)
+        cells = table["x_scaled"].combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1)
+        observed = ~np.isnan(cells)
         return BlockRows(
             row_ids=table["row_id"].to_numpy(),
             x=np.where(observed, cells, np.float32(0.0)),

@@ -4,13 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
 
 from bayesnde_cli.artifacts.blocks import iter_blocks, publish_block
-from bayesnde_cli.artifacts.layout import repair_hint
+from bayesnde_cli.artifacts.layout import RunLayout, repair_hint
 from bayesnde_cli.artifacts.plan import Plan
 from bayesnde_cli.errors import BadArtifact, MissingArtifact
 from bayesnde_cli.inference.block import Draws
@@ -134,13 +135,24 @@ class DensityWork(Work):
 
     def tables(self) -> Iterator[pa.Table]:
         for block, table in enumerate(iter_blocks(self.job.layout, self.plan)):
-            start, stop = self.plan.rows(block)
-            if table.num_rows != stop - start or not table.schema.equals(self.columns):
-                path = self.job.layout.block_file(self.plan.stage, self.plan.set_name, block)
-                found = f"{table.num_rows:,} rows of {table.num_columns} columns, expected {stop - start:,} of "
-                found += f"{len(self.columns)}, or columns of other names or types"
-                raise BadArtifact(f"{path} is damaged", found=found, hint=repair_hint(path))
-            yield table
+            yield checked_block(self.job.layout, self.plan, block, table, self.columns)
 
     def summary(self) -> DensitySummary:
         return DensitySummary(self.rows.n_features)
+
+
+def checked_block(layout: RunLayout, plan: Plan, block: int, table: pa.Table, columns: pa.Schema) -> pa.Table:
+    """The table of a block itself, if it has the rows and columns that it must have; `BadArtifact` if not."""
+    start, stop = plan.rows(block)
+    wrong = [f"{table.num_rows:,} rows instead of {stop - start:,}"] if table.num_rows != stop - start else []
+    wrong += [f"column {found}, expected {wanted}" for found, wanted in _differing(table.schema, columns)][:3]
+    if wrong:
+        path = layout.block_file(plan.stage, plan.set_name, block)
+        raise BadArtifact(f"{path} is damaged", found=wrong, hint=repair_hint(path))
+    return table
+
+
+def _differing(found: pa.Schema, wanted: pa.Schema) -> list[tuple[str, str]]:
+    """The columns in which two tables differ, as `name type`."""
+    pairs = zip_longest(*([f"{field.name!r} {field.type}" for field in schema] for schema in (found, wanted)))
+    return [(str(one), str(other)) for one, other in pairs if one != other]

@@ -3,13 +3,14 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 import tensorflow as tf
 
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.tables import read_table
 from bayesnde_cli.rng import bits_at
-from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION
-from bayesnde_cli.stages.reading import read_schema
+from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION, rows_schema
+from bayesnde_cli.stages.reading import odd_rows_refused, read_schema, refuse_gaps
 
 
 @dataclass(frozen=True)
@@ -40,15 +41,19 @@ def read_rows(layout: RunLayout, split: str) -> Rows:
     """The rows of a split of a prepared run."""
     schema = read_schema(layout)
     condition = schema.roles.condition
-    columns = ["row_id", "x_scaled", "log_jacobian", *([condition] if condition else [])]
-    table = read_table(layout.split_file(split), ROWS_SCHEMA, columns, schema_version=ROWS_SCHEMA_VERSION)
-    flat = table["x_scaled"].combine_chunks().flatten().to_numpy()
-    return Rows(
-        row_ids=table["row_id"].to_numpy(),
-        x=flat.reshape(table.num_rows, len(schema.features)),
-        log_jacobian=table["log_jacobian"].to_numpy(),
-        y=schema.one_hot(table[condition].to_pylist()) if condition else None,
-    )
+    names = ["row_id", "x_scaled", "log_jacobian", *([condition] if condition else [])]
+    columns = pa.schema([rows_schema(schema).field(name) for name in names])
+    path = layout.split_file(split)
+    table = read_table(path, ROWS_SCHEMA, columns, schema_version=ROWS_SCHEMA_VERSION)
+    with odd_rows_refused(path):
+        refuse_gaps(table, names)
+        flat = table["x_scaled"].combine_chunks().flatten().to_numpy()
+        return Rows(
+            row_ids=table["row_id"].to_numpy(),
+            x=flat.reshape(table.num_rows, len(schema.features)),
+            log_jacobian=table["log_jacobian"].to_numpy(),
+            y=schema.one_hot(table[condition].to_pylist()) if condition else None,
+        )
 
 
 def labels_like(y: np.ndarray | None, n: int) -> np.ndarray | None:

@@ -144,3 +144,47 @@ def test_a_table_that_is_cut_on_stdout_is_not_said_to_be_whole(tmp_path: Path) -
         err = process.communicate()[1]
     assert process.returncode == 75
     assert err.endswith(STOPPED.replace("nothing half-written was left behind", "the table on stdout is not complete"))
+
+
+def test_a_limit_of_cpu_time_saves_though_the_system_repeats_itself() -> None:
+    code = (
+        "import hashlib, resource\nfrom bayesnde_cli.cli import main\n"
+        "def work(*arguments):\n"
+        "    resource.setrlimit(resource.RLIMIT_CPU, (1, resource.RLIM_INFINITY))\n"
+        "    while True:\n"
+        "        hashlib.pbkdf2_hmac('sha256', b'x', b'y', 12_000_000)\n"  # some seconds in one deaf call
+        "main._run = work\nmain.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 75
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("method", ["start", "join"])
+def test_a_signal_as_the_listening_begins_or_ends_is_no_accident(method: str) -> None:
+    code = (
+        "import signal, threading\nfrom bayesnde_cli.cli import main\n"
+        f"own = threading.Thread.{method}\n"
+        "def struck(self, *arguments):\n"
+        "    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:\n        signal.raise_signal(signal.SIGTERM)\n"
+        "    return own(self, *arguments)\n"
+        f"threading.Thread.{method} = struck\nmain._run = lambda *arguments: 0\nmain.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_ignored_signal_is_ignored_in_steps_that_nothing_may_come_between() -> None:
+    from bayesnde_cli.artifacts.held_signals import signals_held
+
+    came: list[int] = []
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN), signal.signal(signal.SIGTERM, lambda *what: came.append(15))
+    try:
+        with signals_held():
+            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGTERM)
+            assert came == []
+    finally:
+        signal.signal(signal.SIGHUP, before[0])
+        signal.signal(signal.SIGTERM, before[1])
+    assert came == [15]

@@ -13,7 +13,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Signals that come meanwhile are answered at the end.
+    """Signals that come meanwhile are answered at the end; those that are ignored are ignored.
 
     By handlers and not by a mask: a mask belongs to a thread, and the system hands a signal to whichever thread takes
     it, of which TensorFlow has many. Python answers in the main thread in any case; in another there is nothing to do.
@@ -22,7 +22,8 @@ def signals_held() -> Iterator[None]:
         yield
         return
     came: list[tuple[int, FrameType | None]] = []
-    before = {int(number): signal.signal(number, lambda *what: came.append(what)) for number in STOPPING}
+    heard = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {int(number): signal.signal(number, lambda *what: came.append(what)) for number in heard}
     try:
         yield
     finally:

@@ -26,14 +26,21 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """The exit code of a command line."""
-    with stopping_on_signals() as request:
-        try:
-            return _answered(arguments, request)
-        except Stopped as stopped:
-            from bayesnde_cli.cli.console import Console
+    try:
+        with stopping_on_signals() as request:
+            try:
+                return _answered(arguments, request)
+            except Stopped as stopped:
+                return _told(stopped)
+    except Stopped as stopped:  # as the listening began or ended
+        return _told(stopped)
 
-            Console().error(str(stopped))
-            return stopped.exit_code
+
+def _told(stopped: Stopped) -> int:
+    from bayesnde_cli.cli.console import Console
+
+    Console().error(str(stopped))
+    return stopped.exit_code
 
 
 def _answered(arguments: list[str], request: StopRequest) -> int:

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
@@ -16,6 +16,9 @@ from bayesnde_cli.errors import Stopped
 
 # Within so many seconds of the first signal, more of them are one impatient key press.
 _ONE_PRESS = 1.0
+# Told more than once by itself, which says nothing: that a terminal is closed, by the shell and by the system, and that
+# a limit of CPU time is over, every second.
+_REPEATED = (signal.SIGHUP, signal.SIGXCPU)
 # After so many seconds without an answer, the user is told what is waited for.
 _PATIENCE = 2.0
 # A request that nobody could be told of is made again after so many seconds.
@@ -29,17 +32,18 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.stopped: Stopped | None = None
+        self.is_over = False  # all is done, and nothing left to stop
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Raise `Stopped` in the running stage; what later signals do is up to `_watch`."""
-        if self.stopped is None:
+        if self.stopped is None and not self.is_over:
             self.stopped = Stopped(signal.Signals(number).name)
             raise self.stopped
 
     def on_alarm(self, number: int, frame: FrameType | None) -> None:
         """Raise `Stopped` once more."""
-        assert self.stopped is not None
-        raise self.stopped
+        if self.stopped is not None and not self.is_over:
+            raise self.stopped
 
 
 @contextmanager
@@ -60,14 +64,18 @@ def stopping_on_signals() -> Iterator[StopRequest]:
             hook(what)
 
     heard = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {signal.SIGALRM: signal.signal(signal.SIGALRM, request.on_alarm)}
-    sys.unraisablehook = on_unraisable
-    before |= {number: signal.signal(number, request.on_signal) for number in heard}
+    before = {}
+    stop_watching = _start_watching(request, heard)  # before there is anything to hear, and until there is not
     try:
-        with _watched(request):
-            yield request
+        sys.unraisablehook = on_unraisable
+        before[signal.SIGALRM] = signal.signal(signal.SIGALRM, request.on_alarm)
+        for number in heard:
+            before[number] = signal.signal(number, request.on_signal)
+        yield request
     finally:
+        request.is_over = True
         signal.setitimer(signal.ITIMER_REAL, 0.0)
+        stop_watching()
         sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -79,27 +87,27 @@ def ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-@contextmanager
-def _watched(request: StopRequest) -> Iterator[None]:
-    """A thread that sees every signal at once.
+def _start_watching(request: StopRequest, heard: Container[int]) -> Callable[[], None]:
+    """Start a thread that sees every signal at once; what ends it.
 
     Python answers signals in the main thread, and there not before a compiled program ends, which may take a minute.
     """
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)
     before = signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
-    watcher = threading.Thread(target=_watch, args=(ours, request), daemon=True)
+    watcher = threading.Thread(target=_watch, args=(ours, request, heard), daemon=True)
     watcher.start()
-    try:
-        yield
-    finally:
+
+    def stop() -> None:
         signal.set_wakeup_fd(before)
         os.close(theirs)
         watcher.join()
         os.close(ours)
 
+    return stop
 
-def _watch(pipe: int, request: StopRequest) -> None:
+
+def _watch(pipe: int, request: StopRequest, heard: Container[int]) -> None:
     """Tell a user who has to wait, and let one go who will not."""
     first: float | None = None
     is_over = False  # the time after which the user is told
@@ -113,12 +121,11 @@ def _watch(pipe: int, request: StopRequest) -> None:
         number = os.read(pipe, 1)
         if not number:
             return
-        if number[0] not in STOPPING:
+        if number[0] not in heard or request.is_over:
             continue
         if first is None:
             first = time.monotonic()
-        # That a terminal is closed may be told twice, by the shell and by the system: the second time says nothing.
-        elif number[0] != signal.SIGHUP and time.monotonic() - first > _ONE_PRESS:
+        elif number[0] not in _REPEATED and time.monotonic() - first > _ONE_PRESS:
             if os.isatty(2):
                 _tell(_SHOW_CURSOR)
             os._exit(128 + number[0])  # as a shell calls the end by a signal

@@ -241,6 +241,19 @@ def test_a_table_that_unpacks_without_end_is_refused(path):
     )
 
 
+def test_a_table_of_ours_that_is_nearly_all_zeros_is_no_trap(path, monkeypatch):
+    zeros = pa.table({"a": np.zeros(400_000)})
+    monkeypatch.setattr("bayesnde_cli.headers.unpacked.FREE_BYTES", 1 << 16)
+    write_table(path, zeros, **STAMP)
+    assert path.stat().st_size < zeros.nbytes / 250
+    assert read_table(path, "density").equals(zeros)
+    monkeypatch.setattr("bayesnde_cli.artifacts.tables.memory_bytes", lambda: 1 << 20)
+    again = path.with_name("again.parquet")
+    write_table(again, zeros, **STAMP)
+    with pytest.raises(BadArtifact):
+        read_table(again, "density")
+
+
 def test_damage_is_also_seen_in_batches(path):
     write_table(path, TABLE, **STAMP)
     spoil(path, "one bit")

@@ -20,6 +20,7 @@ from bayesnde_cli.artifacts.layout import missing_hint, repair_hint
 from bayesnde_cli.artifacts.table_digest import BLANK, KEY, is_unchanged, write_digest
 from bayesnde_cli.errors import BadArtifact, MissingArtifact
 from bayesnde_cli.headers.bad_header import BadHeader
+from bayesnde_cli.headers.memory import memory_bytes
 from bayesnde_cli.headers.parquet import declared_by_pages
 from bayesnde_cli.headers.unpacked import MAX_CELL_RATIO, is_too_far
 
@@ -269,8 +270,11 @@ def _look(path: Path, version: tuple[int, ...]) -> _LookedAt:
     with path.open("rb") as stream:
         declared = declared_by_pages(stream)
     n_packed = path.stat().st_size
-    if is_too_far(n_packed, declared.n_bytes) or is_too_far(n_packed, 8 * declared.n_values, MAX_CELL_RATIO):
-        return _LookedAt(is_same is True, f"{n_packed:,} bytes become {max(declared.n_bytes, 8 * declared.n_values):,}")
+    # A table of ours that is nearly all zeros packs to next to nothing: it is a trap only if it does not fit, either.
+    is_trap = is_too_far(n_packed, declared.n_bytes) or is_too_far(n_packed, 8 * declared.n_values, MAX_CELL_RATIO)
+    n_unpacked = max(declared.n_bytes, 8 * declared.n_values)
+    if is_trap and n_unpacked > memory_bytes():
+        return _LookedAt(is_same is True, f"{n_packed:,} bytes become {n_unpacked:,}")
     return _LookedAt(is_same is True)
 
 

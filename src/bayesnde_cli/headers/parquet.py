@@ -91,11 +91,11 @@ def _chunk(fields: Any) -> _Chunk:
     if not isinstance(fields, dict):
         raise BadHeader("a column without a description")
     numbers: list[Any] = [fields.get(number) for number in (_N_VALUES, _N_BYTES, _DATA_AT)]
-    start = fields.get(_DICTIONARY_AT) or numbers[2]
-    if not all(isinstance(number, int) and number >= 0 for number in (*numbers, start)):
+    dictionary_at = fields.get(_DICTIONARY_AT) or 0
+    if not all(isinstance(number, int) and number >= 0 for number in (*numbers, dictionary_at)):
         raise BadHeader(f"a column of {numbers}")
     n_values, n_bytes, data_at = numbers
-    start = min(start, data_at)
+    start = min((at for at in (dictionary_at, data_at) if at), default=0)  # without values, without a place
     return _Chunk(start, start + n_bytes, n_values)
 
 

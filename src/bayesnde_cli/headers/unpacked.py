@@ -2,7 +2,7 @@
 
 # Up to here a packed file may unpack to what it likes, and beyond to so many times its size. Tables of text and
 # numbers pack to a tenth, very regular ones to a hundredth; deflate can go to a thousandth, Parquet beyond all bounds.
-FREE_BYTES = 1 << 27
+FREE_BYTES = 1 << 30
 MAX_RATIO = 250
 # A cell of a Parquet column of few values takes a bit or less, and eight bytes when it is read.
 MAX_CELL_RATIO = 10_000

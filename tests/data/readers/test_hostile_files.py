@@ -22,7 +22,7 @@ _AS_CSV = "if it is what it seems to be, write the table as CSV"
 
 @pytest.fixture
 def _little_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are looked at from a mebibyte on, and not only from 128."""
+    """Files are looked at from a mebibyte on, and not only from a thousand."""
     monkeypatch.setattr("bayesnde_cli.headers.unpacked.FREE_BYTES", 1 << 20)
 
 

@@ -119,3 +119,18 @@ def test_half_floats_and_coded_integers_are_numbers(as_text: list[str]) -> None:
     assert read(["x"], as_text) == {"x": ["1", "2", "1"] if as_text else [1.0, 2.0, 1.0]}
     pq.write_table(pa.table({"x": pa.array([1.5, None], pa.float16())}), "a.parquet")
     assert read(["x"], as_text) == {"x": ["1.5", None] if as_text else [1.5, None]}
+
+
+def test_row_groups_without_rows_are_no_damage() -> None:
+    table = pa.table({"k": ["x", "y", "x"], "d": [1.0, 2.0, 1.0]})
+    with pq.ParquetWriter("a.parquet", table.schema) as writer:
+        for part in (table, table.slice(0, 0), table):
+            writer.write_table(part)
+    assert read(["k", "d"]) == {"k": ["x", "y", "x"] * 2, "d": [1.0, 2.0, 1.0] * 2}
+
+
+def test_text_in_an_encoding_that_pyarrow_cannot_read_is_no_damage() -> None:
+    table = pa.table({"k": ["x", "y", "x"], "d": [1.0, 2.0, 1.0]})
+    pq.write_table(table, "a.parquet", use_dictionary=False, column_encoding={"k": "DELTA_BYTE_ARRAY"})
+    assert message(["k"]).startswith("error: a.parquet holds text in an encoding that cannot be read\n  ")
+    assert read(["d"]) == {"d": [1.0, 2.0, 1.0]}

@@ -1,17 +1,11 @@
 """What a file may ask for: columns, bytes when unpacked, memory. Asked before anything is taken."""
 
-import contextlib
-import os
-import resource
-from pathlib import Path
-
 from bayesnde_cli.errors import BadInput
+from bayesnde_cli.headers.memory import memory_bytes
 from bayesnde_cli.headers.unpacked import MAX_RATIO, is_too_far
 
 # Networks of this many inputs are beyond any machine that we know.
 MAX_COLUMNS = 100_000
-# Where a container says how much memory it may take.
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def refuse_columns(name: str, n_columns: int) -> None:
@@ -43,17 +37,6 @@ def refuse_memory(name: str, n_bytes: int, *, hint: str) -> None:
             found=f"{_gigabytes(n_bytes)} are needed at least, {_gigabytes(available)} are there",
             hint=hint,
         )
-
-
-def memory_bytes() -> int:
-    """The memory that this process may take: the machine's, the container's, or the user's limit."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if soft != resource.RLIM_INFINITY:
-        limits.append(soft)
-    with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit ("max")
-        limits.append(int(_CGROUP_LIMIT.read_text()))
-    return min(limits)
 
 
 def _gigabytes(n_bytes: int) -> str:

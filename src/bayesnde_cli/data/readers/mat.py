@@ -26,9 +26,10 @@ _CLASSES = {1: "cell", 2: "struct", 3: "object", 4: "char", 5: "sparse", 16: "fu
 _NUMERIC = range(6, 16)
 _IS_COMPLEX = 0x800
 _LONGEST = 4096  # bytes of a name, or of sizes
+_MOST_FILLING = 16  # bytes after the numbers of a packed matrix
 _SMALLER = "save the matrix alone, or as CSV or NPY"
 
-Read = Callable[[int], bytes]
+Read = Callable[[int], bytes | bytearray]
 
 
 class _Variable(NamedTuple):
@@ -64,7 +65,7 @@ def _variables(source: Source) -> Iterator[_Variable]:
             if stop > n_file:
                 raise BadHeader(f"an element of {n_bytes:,} bytes, where {n_file - stop + n_bytes:,} are left")
             if kind in (_MATRIX, _COMPRESSED):
-                matrix = _Matrix(source, order, n_held, _unpacking(stream, n_bytes) if kind == _COMPRESSED else None)
+                matrix = _Matrix(source, order, n_held, _Unpacking(stream, n_bytes) if kind == _COMPRESSED else None)
                 variable = matrix.read(stream.read)
                 if variable.name:  # what has no name is MATLAB's own
                     n_held += 0 if variable.array is None else variable.array.nbytes
@@ -75,7 +76,7 @@ def _variables(source: Source) -> Iterator[_Variable]:
 class _Matrix:
     """Reads one matrix. `unpacking`, if it is packed, reads so many unpacked bytes; `n_held` are in memory already."""
 
-    def __init__(self, source: Source, order: str, n_held: int, unpacking: Read | None) -> None:
+    def __init__(self, source: Source, order: str, n_held: int, unpacking: "_Unpacking | None") -> None:
         self._source, self._order, self._n_held, self._unpacking = source, order, n_held, unpacking
 
     def read(self, plain: Read) -> _Variable:
@@ -104,16 +105,18 @@ class _Matrix:
             refuse_bomb(self._source.name, self._source.size(), self._n_held + n_bytes, hint=_SMALLER)
         refuse_memory(self._source.name, self._n_held + n_bytes, hint=_SMALLER)
         data = inline[:n_bytes] if inline else self._exactly(n_bytes)
+        if self._unpacking is not None:
+            self._unpacking.finish()
         return np.frombuffer(data, dtype).reshape(shape, order="F")
 
-    def _small(self, what: str) -> bytes:
+    def _small(self, what: str) -> bytes | bytearray:
         """The content of a short element, without what fills it up to eight bytes."""
         _, n_bytes, inline = self._tag()
         if n_bytes > _LONGEST:
             raise BadHeader(f"{what} of {n_bytes:,} bytes")
         return inline[:n_bytes] if inline else self._exactly(-(-n_bytes // 8) * 8)[:n_bytes]
 
-    def _tag(self) -> tuple[int, int, bytes]:
+    def _tag(self) -> tuple[int, int, bytes | bytearray]:
         """Type and length of an element, and its content if that stands in the tag: up to four bytes."""
         tag = self._exactly(8)
         kind, n_bytes = struct.unpack(f"{self._order}2I", tag)
@@ -123,27 +126,33 @@ class _Matrix:
             raise BadHeader(f"{kind >> 16} bytes in a tag")
         return kind & 0xFFFF, kind >> 16, tag[4:]
 
-    def _exactly(self, n_bytes: int) -> bytes:
+    def _exactly(self, n_bytes: int) -> bytes | bytearray:
         found = self._read(n_bytes)
         if len(found) < n_bytes:
             raise BadHeader(f"{n_bytes - len(found):,} bytes are missing at the end")
         return found
 
 
-def _unpacking(stream: BinaryIO, n_packed: int) -> Read:
-    """Reads unpacked bytes of an element of so many packed ones: as many as are asked for, or as there are."""
-    unpacker, held, n_left = zlib.decompressobj(), bytearray(), n_packed
+class _Unpacking:
+    """Reads unpacked bytes of an element of so many packed ones."""
 
-    def read(n_bytes: int) -> bytes:
-        nonlocal n_left
+    def __init__(self, stream: BinaryIO, n_packed: int) -> None:
+        self._stream, self._n_left = stream, n_packed
+        self._unpacker, self._held = zlib.decompressobj(), bytearray()
+
+    def __call__(self, n_bytes: int) -> bytes | bytearray:
+        """As many bytes as are asked for, or as there are."""
+        held, unpacker = self._held, self._unpacker
         while len(held) < n_bytes and not unpacker.eof:
-            packed = unpacker.unconsumed_tail or stream.read(min(n_left, 1 << 16))
-            n_left -= 0 if unpacker.unconsumed_tail else len(packed)
+            packed = unpacker.unconsumed_tail or self._stream.read(min(self._n_left, 1 << 16))
+            self._n_left -= 0 if unpacker.unconsumed_tail else len(packed)
             if not packed:
                 break
-            held.extend(unpacker.decompress(packed, max(n_bytes - len(held), 1 << 10)))
-        found = bytes(held[:n_bytes])
-        del held[:n_bytes]
+            held.extend(unpacker.decompress(packed, n_bytes - len(held)))
+        found, self._held = held, bytearray()
         return found
 
-    return read
+    def finish(self) -> None:
+        """To the end, where the checksum of all is compared; after the numbers there is only what fills up."""
+        if len(self(_MOST_FILLING + 1)) > _MOST_FILLING or not self._unpacker.eof:
+            raise BadHeader("a packed matrix that does not end with its numbers")

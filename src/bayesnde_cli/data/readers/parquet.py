@@ -21,7 +21,7 @@ from bayesnde_cli.data.readers.table import (
     schema_of,
     shown,
 )
-from bayesnde_cli.errors import BadInput, escaped
+from bayesnde_cli.errors import BadInput, escaped, one_line
 from bayesnde_cli.headers.bad_header import BadHeader
 from bayesnde_cli.headers.parquet import declared_by_pages
 from bayesnde_cli.headers.unpacked import MAX_CELL_RATIO
@@ -29,6 +29,7 @@ from bayesnde_cli.headers.unpacked import MAX_CELL_RATIO
 # Arrow's own errors, which are of many sorts; ValueError: names that are no UTF-8.
 DAMAGE = (pa.ArrowException, BadHeader, OSError, ValueError, OverflowError)
 MAX_TEXT_BYTES = 256 << 20  # of a column in a batch: 4,096 bytes a row
+_NOT_IMPLEMENTED = "Not yet implemented"  # of what pyarrow does not know, an OSError among them
 _AS_CSV = "if it is what it seems to be, write the table as CSV"
 
 
@@ -81,6 +82,12 @@ class ParquetTable(Table):
                     columns = [self._cast(name, batch.column(name), kind) for name, kind in kinds.items()]
                     yield pa.RecordBatch.from_arrays(columns, schema=schema)
         except DAMAGE as error:
+            if _NOT_IMPLEMENTED in str(error):
+                raise BadInput(
+                    f"{self.source.name} holds text in an encoding that cannot be read",
+                    found=one_line(str(error)),
+                    hint="write the file with format version 1, or as CSV",
+                ) from error
             raise _damaged(self.source, error) from error
 
     def _refuse_bomb(self, stream: BinaryIO, columns: Collection[str]) -> None:

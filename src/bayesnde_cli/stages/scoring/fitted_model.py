@@ -3,8 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
-from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.artifacts.layout import RunLayout, repair_hint
 from bayesnde_cli.artifacts.tables import iter_batches
+from bayesnde_cli.errors import BadArtifact
 from bayesnde_cli.inference.engine import FittedModel
 from bayesnde_cli.rng import bits_at
 from bayesnde_cli.stages.weights import read_networks
@@ -32,7 +33,16 @@ def _known_latents(layout: RunLayout, seed: int, latent_dim: int) -> np.ndarray:
     bits, z = np.empty(0, np.uint64), np.empty((0, latent_dim), np.float32)
     for batch in iter_batches(layout.latents_file(), "latents", ["row_id", "z_mean"]):
         bits = np.concatenate([bits, bits_at(seed, batch.column("row_id").to_numpy())])
-        z = np.concatenate([z, batch.column("z_mean").flatten().to_numpy().reshape(-1, latent_dim)])
+        found = batch.column("z_mean").flatten().to_numpy()
+        if found.dtype != np.float32 or found.size != len(batch) * latent_dim:
+            raise BadArtifact(
+                f"{layout.latents_file()} is damaged",
+                found=f"{found.size:,} numbers of type {found.dtype} for {len(batch):,} rows of {latent_dim} latents",
+                hint=repair_hint(layout.latents_file()),
+            )
+        z = np.concatenate([z, found.reshape(-1, latent_dim)])
         chosen = np.argsort(bits, kind="stable")[:_N_KNOWN]
         bits, z = bits[chosen], z[chosen]
-    return z
+    z = z[np.isfinite(z).all(axis=1)]
+    _, first = np.unique(z, axis=0, return_index=True)  # rows that repeat: a latent is no peak beside itself
+    return z[np.sort(first)]

@@ -107,9 +107,10 @@ def test_other_things_that_python_drops_are_still_told(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("first", "second", "code"),
     [
-        (signal.SIGINT, signal.SIGINT, -signal.SIGINT),
-        (signal.SIGUSR1, signal.SIGTERM, -signal.SIGTERM),
+        (signal.SIGINT, signal.SIGINT, 128 + signal.SIGINT),
+        (signal.SIGUSR1, signal.SIGTERM, 128 + signal.SIGTERM),
         (signal.SIGHUP, signal.SIGHUP, 75),
+        (signal.SIGXCPU, signal.SIGXCPU, 75),
     ],
 )
 def test_a_second_signal_ends_the_process_at_once_but_a_terminal_is_closed_only_once(

@@ -96,3 +96,15 @@ def test_an_empty_split_and_a_small_class_are_refused() -> None:
     with pytest.raises(BadInput, match="has a class too small to split"):
         splits.check_strata(np.array([0] * 50 + [1] * 9), ["a", "b"], "y")
     splits.check_strata(np.array([0] * 50 + [1] * 10), ["a", "b"], "y")
+
+
+def test_fewer_test_rows_are_a_part_of_the_same_ones_and_no_other_row_moves() -> None:
+    row_ids = np.arange(1000)
+    whole = splits.split_by_address(row_ids, SHARES, seed=3)
+    fewer, fewest = (splits.limit_test(whole, row_ids, most, seed=3) for most in (40, 10))
+    assert _sizes(fewer) == (*_sizes(whole)[:2], 40)
+    assert np.all(fewer[whole != splits.TEST] == whole[whole != splits.TEST])
+    assert np.all(fewer[fewest == splits.TEST] == splits.TEST)  # more of them begin with the fewer ones
+    assert np.sum(fewer == splits.LEFT_OUT) == _sizes(whole)[2] - 40
+    np.testing.assert_array_equal(splits.limit_test(whole, row_ids, 1000, seed=3), whole)
+    assert np.any(splits.limit_test(whole, row_ids, 40, seed=4) != fewer)

@@ -11,6 +11,7 @@ from bayesnde_cli.inference.block import Rows
 from bayesnde_cli.inference.budget import EngineSettings
 from bayesnde_cli.inference.engine import Engine, FittedModel
 from bayesnde_cli.inference.verdicts import RELIABLE
+from bayesnde_cli.model.decoder import BlurredDecoder
 
 # The noise of each class as a share of the oracle's: posterior standard deviations from about 1 to 0.001.
 NOISE = (1.0, 0.1, 0.01, 0.001)
@@ -205,3 +206,16 @@ def test_a_row_that_misses_the_target_gets_a_larger_budget() -> None:
     assert more["mc_se"][again].mean() < once["mc_se"][again].mean()
     for name in once:
         np.testing.assert_array_equal(more[name][~again], once[name][~again])
+
+
+def test_a_blurred_model_has_the_density_of_its_rows_with_noise_added() -> None:
+    oracle, width = random_oracle(6, 4, seed=5), 1.5
+    blurred = LinearGaussianOracle(oracle.weights, oracle.offset, oracle.variance + width**2)
+    _, x = blurred.sample(64, np.random.default_rng(6))
+    rows = Rows(x.astype(np.float32), None, None)
+    scores = _scores(Engine(FittedModel(BlurredDecoder(oracle, width), 4), EngineSettings(escalations=0)), rows)
+    truth = blurred.log_density(x.astype(np.float32).astype(float))
+    _check(scores, truth)
+    # Negative control: the density without the noise is another one.
+    with pytest.raises(AssertionError):
+        _check(scores, oracle.log_density(x))

@@ -60,6 +60,10 @@ class PrepareConfig(StageConfig):
         "train-test-split: scikit-learn's, twice, with --split-seeds.",
         choices=("address", "tail", "train-test-split"), panel="Rows",
     )  # fmt: skip
+    test_rows: int | None = setting(
+        None, "Test rows at most, each by its own seeded number; what is too many is left out. All if not given.",
+        minimum=1, panel="Rows",
+    )  # fmt: skip
     split_seeds: tuple[int, ...] = setting(
         (42, 1051),
         "Seeds of train-test-split: test, then validation.",
@@ -206,7 +210,7 @@ class WarmstartConfig(TrainingConfig):
         minimum=0.0, maximum=1.0, panel="Training",
     )  # fmt: skip
     latent_dim: int | None = setting(
-        None, "Latent dimension; the number of features up to 20, half of it beyond.", minimum=1, panel="Model"
+        None, "Latent dimension; the number of features up to 32, half of it beyond.", minimum=1, panel="Model"
     )
     width: int = setting(256, "Width of the networks.", minimum=1, panel="Model")
     depth: int = setting(5, "Hidden layers, or residual blocks beyond 10 features.", minimum=1, panel="Model")
@@ -315,6 +319,12 @@ class PosteriorConfig(StageConfig):
         "Where chains start. modes: spread over the modes found from the encoder and from near training rows; "
         "encoder: all at the encoder's point, as in the paper.",
         choices=("modes", "encoder"), panel="Chains",
+    )  # fmt: skip
+    blur: float | None = setting(
+        None,
+        "Score the model blurred by Gaussian noise: 1 is the typical distance of two rows, sqrt(2 p) in the model's "
+        "space. For outliers that lie together. No blur if not given.",
+        minimum=0.0, panel="Model",
     )  # fmt: skip
     step_size: float = setting(0.0, "First step size; 0: found for every row.", minimum=0.0, panel="Chains")
     block_rows: int = setting(

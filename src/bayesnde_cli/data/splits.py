@@ -1,4 +1,4 @@
-"""Which rows train, which choose, which test: every row in exactly one split."""
+"""Which rows train, which choose, which test: every row in one split at most."""
 
 from collections.abc import Sequence
 
@@ -10,6 +10,8 @@ from bayesnde_cli.rng import bits_at, derive_seed
 
 SPLITS = ("train", "validation", "test")
 TRAIN, VALIDATION, TEST = 0, 1, 2
+# Rows that no stage sees.
+LEFT_OUT = -1
 
 # Fewer rows than this cannot give every split its share.
 MIN_ROWS = 50
@@ -94,6 +96,15 @@ def split_by_words(words: Sequence[str | None], row_ids: np.ndarray, column: str
             )
         split[row] = code
     return split
+
+
+def limit_test(split: np.ndarray, row_ids: np.ndarray, most: int, seed: int) -> np.ndarray:
+    """The same with `most` test rows at most, those of the smallest random bits; the others are left out. (rows,)"""
+    tested = np.flatnonzero(split == TEST)
+    bits = bits_at(derive_seed(seed, "prepare", "test rows"), row_ids[tested])
+    limited = split.copy()
+    limited[tested[np.argsort(bits, kind="stable")[most:]]] = LEFT_OUT
+    return limited
 
 
 def check_classes(split: np.ndarray, strata: np.ndarray, classes: Sequence[str], column: str) -> None:

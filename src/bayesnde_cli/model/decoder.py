@@ -1,5 +1,6 @@
 """The decoder p(x | z[, y]): a latent in, the mean and the variance of every column out."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -39,3 +40,19 @@ class Decoder:
         mean, raw_variance = networks.apply(self.spec, self.parameters, z, y)
         # softplus(raw) = max(raw, 0) + log(1 + exp(-|raw|)) inside: no overflow at either end.
         return mean, tf.math.softplus(raw_variance) + VARIANCE_FLOOR
+
+
+@dataclass(frozen=True, eq=False)
+class BlurredDecoder:
+    """A decoder whose model is blurred: rows of it with Gaussian noise of the s.d. `width` added to every column.
+
+    x = mean(z) + sd(z) e + width e', so p(x | z) keeps its mean, and its variance is variance(z) + width^2.
+    """
+
+    decoder: Callable[..., tuple[tf.Tensor, tf.Tensor]]
+    width: float
+
+    def __call__(self, z: tf.Tensor, y: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean and variance of every column, as the decoder's."""
+        mean, variance = self.decoder(z) if y is None else self.decoder(z, y)
+        return mean, variance + self.width**2

@@ -43,6 +43,8 @@ def assign_splits(
         split = splits.split_by_train_test_split(len(row_ids), config.split, config.split_seeds, strata)
     else:
         split = splits.split_by_address(row_ids, config.split, config.seed, strata)
+    if config.test_rows is not None:
+        split = splits.limit_test(split, row_ids, config.test_rows, config.seed)
     splits.check_splits(split)
     if roles.condition and strata is not None:
         splits.check_classes(split, strata, classes, roles.condition)

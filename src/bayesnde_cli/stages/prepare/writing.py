@@ -12,7 +12,7 @@ from bayesnde_cli.artifacts.tables import Stamp, writing_table
 from bayesnde_cli.data.kinds import Kind
 from bayesnde_cli.data.labels import label_columns, label_fields
 from bayesnde_cli.data.schema import Schema
-from bayesnde_cli.data.splits import SPLITS
+from bayesnde_cli.data.splits import LEFT_OUT, SPLITS
 from bayesnde_cli.stages.prepare.staging import StagedTable
 from bayesnde_cli.stages.reporting import Report
 
@@ -41,14 +41,14 @@ def write_splits(
 ) -> None:  # fmt: skip
     """Write the table of every split, rows in the order of the file, a batch in memory at a time."""
     columns = rows_schema(schema)
-    split_of_row = np.full(staged.n_rows, -1, np.int8)
+    split_of_row = np.full(staged.n_rows, LEFT_OUT, np.int8)
     split_of_row[row_ids] = split
     stamp = Stamp(ROWS_SCHEMA, ROWS_SCHEMA_VERSION, run_id)
     with ExitStack() as stack, report.progress("writing", staged.n_rows, "rows") as advance:
         writers = [stack.enter_context(writing_table(files[name], columns, stamp)) for name in SPLITS]
         for first_row, batch in staged.batches():
             here = split_of_row[first_row : first_row + batch.num_rows]
-            kept = np.flatnonzero(here >= 0)
+            kept = np.flatnonzero(here != LEFT_OUT)
             if len(kept) < batch.num_rows:
                 batch = batch.take(pa.array(kept))
             rows = _rows(batch, schema, first_row + kept, columns)

@@ -73,7 +73,7 @@ def open_engine(layout: RunLayout, config: PosteriorConfig, *, is_verbose: bool 
     from bayesnde_cli.stages.scoring.fitted_model import read_model
 
     assert config.seed is not None
-    model = read_model(layout, derive_seed(config.seed, "posterior", "known latents"))
+    model = read_model(layout, derive_seed(config.seed, "posterior", "known latents"), config.blur)
     return Opened(engine.Engine(model, engine_settings(config)), device)
 
 

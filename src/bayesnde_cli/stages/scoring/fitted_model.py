@@ -1,5 +1,7 @@
 """The refined model of a run, as the engine takes it."""
 
+import math
+
 import numpy as np
 import tensorflow as tf
 
@@ -7,6 +9,7 @@ from bayesnde_cli.artifacts.layout import RunLayout, repair_hint
 from bayesnde_cli.artifacts.tables import iter_batches
 from bayesnde_cli.errors import BadArtifact
 from bayesnde_cli.inference.engine import FittedModel
+from bayesnde_cli.model.decoder import BlurredDecoder
 from bayesnde_cli.rng import bits_at
 from bayesnde_cli.stages.weights import read_networks
 from bayesnde_cli.training.joint_parameters import decoder_of, encoder_of
@@ -15,12 +18,16 @@ from bayesnde_cli.training.joint_parameters import decoder_of, encoder_of
 _N_KNOWN = 1024
 
 
-def read_model(layout: RunLayout, seed: int) -> FittedModel:
-    """The model; the latents that it knows are those of some training rows, chosen by their own random numbers."""
+def read_model(layout: RunLayout, seed: int, blur: float | None = None) -> FittedModel:
+    """The model; the latents that it knows are those of some training rows, chosen by their own random numbers.
+
+    `blur` is a share of sqrt(2 p): rows of p columns of variance 1 are that far apart, in the root mean square.
+    """
     stored = read_networks(layout, "refine")
     weights = {name: tf.constant(array) for name, array in stored.weights.items()}
+    decoder = decoder_of(stored.decoder, weights)
     return FittedModel(
-        decoder=decoder_of(stored.decoder, weights),
+        decoder=BlurredDecoder(decoder, blur * math.sqrt(2.0 * stored.decoder.n_out)) if blur else decoder,
         latent_dim=stored.decoder.n_in,
         encoder=encoder_of(stored.encoder, weights),
         n_classes=stored.decoder.n_classes,

@@ -22,7 +22,7 @@ from bayesnde_cli.stages.training.rows import read_rows
 from bayesnde_cli.stages.weights import read_networks
 
 # Latent dimension: as many as features up to this many, half as many beyond.
-_FULL_LATENT_FEATURES = 20
+_FULL_LATENT_FEATURES = 32
 
 
 @dataclass(frozen=True)

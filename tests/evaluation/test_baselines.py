@@ -20,7 +20,7 @@ MEAN = np.array([500.0, 3.0, -1.0])
 def _parts(draw, n: int = 3000) -> Parts:
     rng = np.random.default_rng(0)
     train, validation, evaluated = (Part(draw(rng, size)) for size in (n, n // 4, n // 4))
-    return Parts(train, validation, evaluated, np.zeros(n // 4))
+    return Parts(train, validation, evaluated)
 
 
 def _normal(rng: np.random.Generator, n: int) -> np.ndarray:
@@ -56,7 +56,7 @@ def test_the_gaussian_is_scipys_in_the_units_of_the_file() -> None:
 def test_other_units_shift_the_log_density_by_the_log_of_the_factor(name: str) -> None:
     parts = _parts(_two_heaps, 400)
     wide = [Part(1000.0 * part.cells) for part in (parts.train, parts.validation, parts.evaluated)]
-    before, after = _found(name, parts), _found(name, Parts(*wide, parts.log_jacobian))
+    before, after = _found(name, parts), _found(name, Parts(*wide))
     shift = before["mean_log_density"] - after["mean_log_density"]
     assert shift == pytest.approx(2 * np.log(1000.0), abs=1e-6)
     assert before["chosen"] == after["chosen"]
@@ -110,9 +110,8 @@ def test_evaluated_rows_have_no_say_in_what_is_fitted_or_chosen(name: str) -> No
     assert permuted["mean_log_density"] == pytest.approx(before["mean_log_density"], rel=1e-12)
     # Some rows more, or others, change nothing in the density of a row.
     others = np.concatenate([evaluated[:50], 30.0 + evaluated])
-    log_jacobian = np.zeros(len(others))
-    other = _found(name, replace(parts, evaluated=Part(others), log_jacobian=log_jacobian), log_density=log_jacobian)
-    first = _found(name, replace(parts, evaluated=Part(evaluated[:50]), log_jacobian=np.zeros(50)))
+    other = _found(name, replace(parts, evaluated=Part(others)))
+    first = _found(name, replace(parts, evaluated=Part(evaluated[:50])))
     assert other["chosen"] == first["chosen"] == before["chosen"]
     assert other["mean_log_density"] < first["mean_log_density"] - 10.0
 
@@ -131,7 +130,7 @@ def test_with_classes_each_row_is_scored_by_a_fit_to_its_own_class() -> None:
         return Part(rng.normal(size=(n, 2)) + 50.0 * classes[:, None], classes)
 
     train, validation, evaluated = part(600), part(100), part(100)
-    parts = Parts(train, validation, evaluated, np.zeros(100), ("u", "v"))
+    parts = Parts(train, validation, evaluated, ("u", "v"))
     exact = np.empty(100)
     for index in (0, 1):
         rows = train.of_class(index)
@@ -142,7 +141,7 @@ def test_with_classes_each_row_is_scored_by_a_fit_to_its_own_class() -> None:
     assert set(found["chosen"]) == {"u", "v"}
     assert found["chosen"]["u"]["n_fit_rows"] == (train.classes == 0).sum()
     # The control: without classes one Gaussian spans both heaps.
-    plain = Parts(*(Part(each.cells) for each in (train, validation, evaluated)), np.zeros(100))
+    plain = Parts(*(Part(each.cells) for each in (train, validation, evaluated)))
     assert _found("gaussian", plain, exact)["gain"] > 1.0
 
 
@@ -191,7 +190,7 @@ def test_means_are_over_the_rows_where_both_densities_are_finite() -> None:
     parts = replace(parts, evaluated=Part(cells))
     ours = np.linspace(-5.0, 0.0, len(cells))
     ours[1:4] = np.nan
-    kept = replace(parts, evaluated=Part(cells[4:]), log_jacobian=np.zeros(len(cells) - 4))
+    kept = replace(parts, evaluated=Part(cells[4:]))
     found, wanted = _found("gaussian", parts, ours), _found("gaussian", kept, ours[4:])
     for name in ("n", "mean_log_density", "mean_log_density_se", "gain", "gain_se"):
         assert found[name] == pytest.approx(wanted[name]), name
@@ -206,7 +205,7 @@ def test_a_class_of_one_training_row_has_a_baseline(name: str) -> None:
     def part(n_first: int, n_second: int) -> Part:
         return Part(rng.normal(size=(n_first + n_second, 2)), np.repeat([0, 1], [n_first, n_second]))
 
-    parts = Parts(part(50, 1), part(10, 2), part(10, 2), np.zeros(12), ("many", "one"))
+    parts = Parts(part(50, 1), part(10, 2), part(10, 2), ("many", "one"))
     if name in DENSITIES:
         found = density_figures(name, parts, np.zeros(12), None, seed=0)
         assert np.isfinite(found["mean_log_density"])

@@ -3,6 +3,7 @@
 from bayesnde_cli.config.fields import StageConfig, nearest, nearest_hint, option_type
 from bayesnde_cli.config.resolve import preset_names, read_preset, resolve
 from bayesnde_cli.config.stages import (
+    NEURAL_BASELINES,
     STAGE_CONFIGS,
     DensityConfig,
     EvaluateConfig,
@@ -14,6 +15,7 @@ from bayesnde_cli.config.stages import (
 )
 
 __all__ = [
+    "NEURAL_BASELINES",
     "STAGE_CONFIGS",
     "DensityConfig",
     "EvaluateConfig",

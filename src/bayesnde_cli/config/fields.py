@@ -70,7 +70,7 @@ def coerce(item: "dataclasses.Field[Any]", value: Any, *, where: str) -> Any:
         return () if several and item.default == () else item.default  # an empty word takes back what a preset says
     if several:
         parts = list(value) if isinstance(value, list | tuple) else [value]
-        if element is not str:  # words are split where the columns' names are known
+        if element is not str or "choices" in item.metadata:  # others are split where the columns' names are known
             parts = [piece for part in parts for piece in (part.split(",") if isinstance(part, str) else [part])]
         result: Any = tuple(_coerce_one(element, part, item, where) for part in parts)
     else:

@@ -377,6 +377,10 @@ class DensityConfig(PosteriorConfig):
     )
 
 
+# Neural densities that `evaluate` can fit beside the model.
+NEURAL_BASELINES = ("made", "maf", "realnvp", "nsf")
+
+
 @dataclass(frozen=True)
 class EvaluateConfig(StageConfig):
     """Settings of `evaluate`."""
@@ -384,6 +388,10 @@ class EvaluateConfig(StageConfig):
     stage: typing.ClassVar[str] = "evaluate"
 
     baselines: bool = setting(True, "Fit plain estimators to the same rows, to compare with.", panel="Figures")
+    baseline: tuple[str, ...] = setting(
+        (), "A neural density to compare with, too, fitted in minutes; repeatable.", choices=NEURAL_BASELINES,
+        metavar="NAME", panel="Figures",
+    )  # fmt: skip
     accuracy_rows: int = setting(
         256, "With a condition: rows at most that are scored under every class, for the accuracy of the likeliest one; "
         "0: none. Each class costs as much as `density`.", minimum=0, panel="Figures",

@@ -5,6 +5,7 @@ from bayesnde_cli.artifacts.canonical import read_object
 from bayesnde_cli.artifacts.layout import RunLayout, repair_hint
 from bayesnde_cli.config import EvaluateConfig
 from bayesnde_cli.errors import BadArtifact
+from bayesnde_cli.evaluation.baselines.neural import require_packages
 from bayesnde_cli.stages.evaluate.job import is_up_to_date, make_evaluate_job
 from bayesnde_cli.stages.evaluate.metrics import METRICS_VERSION, make_metrics
 from bayesnde_cli.stages.evaluate.model import Model, ModelFactory, open_model
@@ -31,6 +32,7 @@ def run_evaluate(
     if not asked.is_restart and is_up_to_date(job):
         tidy(layout, "evaluate", job.set_name)
         return read_evaluated(layout, job.set_name, is_up_to_date=True)
+    require_packages(job.config.baseline)
     with workplace(layout, "evaluate", job.set_name) as place:
         open_rows(job.scoring, report)  # the report shows some; they are read again if they are gone
         model = models(layout, job.config)

@@ -1,13 +1,24 @@
 """Baselines on the rows at hand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from bayesnde_cli.data.kinds import Kind
 from bayesnde_cli.data.schema import Schema
-from bayesnde_cli.evaluation.baselines import DENSITIES, DETECTORS, Part, Parts, density_figures, detector_figures
+from bayesnde_cli.evaluation.baselines import (
+    COMPETITORS,
+    DENSITIES,
+    DETECTORS,
+    Method,
+    Part,
+    Parts,
+    compared,
+    competitor,
+    density_figures,
+    detector_figures,
+)
 from bayesnde_cli.evaluation.figures import Figures
 from bayesnde_cli.stages.evaluate.rows import TableRows
 from bayesnde_cli.stages.reporting import Report
@@ -23,24 +34,27 @@ class Tables(NamedTuple):
     validation: TableRows
     evaluated: TableRows
 
-    def parts(self, cells: Callable[[TableRows], np.ndarray], log_jacobian: np.ndarray, schema: Schema) -> Parts:
-        """The rows as baselines take them, in the space that `cells` brings them to."""
-        train, validation, evaluated = (Part(cells(table), table.classes) for table in self)
-        return Parts(train, validation, evaluated, log_jacobian, schema.classes)
+    def spaces(self, schema: Schema) -> dict[str, Parts]:
+        """The rows as baselines take them: as in the file, with their noise; and as the model sees them."""
+
+        def parts(part: Callable[[TableRows], Part]) -> Parts:
+            return Parts(part(self.train), part(self.validation), part(self.evaluated), schema.classes)
+
+        return {
+            "file": parts(lambda table: Part(schema.noisy(table.values, table.row_ids), table.classes)),
+            "model": parts(lambda table: Part(table.x.astype(np.float64), table.classes, table.log_jacobian)),
+        }
 
 
-def baseline_figures(schema: Schema, tables: Tables, log_density: np.ndarray, *, seed: int, report: Report) -> Figures:
-    """Every baseline by name, beside the log-density of the evaluated rows.
+def plain_figures(schema: Schema, tables: Tables, log_density: np.ndarray, *, seed: int, report: Report) -> Figures:
+    """Every plain estimator by name, beside the log-density of the evaluated rows.
 
     Detectors of outliers only where outliers are labelled.
     """
-    evaluated = tables.evaluated
-    is_outlier = evaluated.is_outlier
-    in_file = tables.parts(
-        lambda table: schema.noisy(table.values, table.row_ids), np.zeros(len(evaluated.values)), schema
-    )
-    scaled = tables.parts(lambda table: table.x.astype(np.float64), evaluated.log_jacobian, schema)
-    densities = {name: (name, in_file) for name in DENSITIES} | {SCALED_MIXTURE: ("gaussian_mixture", scaled)}
+    is_outlier = tables.evaluated.is_outlier
+    spaces = tables.spaces(schema)
+    densities = {name: (name, spaces["file"]) for name in DENSITIES}
+    densities |= {SCALED_MIXTURE: ("gaussian_mixture", spaces["model"])}
     figures = {}
     with report.progress("baselines", len(densities) + (is_outlier is not None) * len(DETECTORS), "fits") as advance:
         for name, (kind, parts) in densities.items():
@@ -48,8 +62,23 @@ def baseline_figures(schema: Schema, tables: Tables, log_density: np.ndarray, *,
             advance(1)
         if is_outlier is not None:
             for name in DETECTORS:
-                figures[name] = detector_figures(name, in_file, is_outlier, seed=seed)
+                figures[name] = detector_figures(name, spaces["file"], is_outlier, seed=seed)
                 advance(1)
+    return figures
+
+
+def competitor_figures(
+    schema: Schema, tables: Tables, log_density: np.ndarray, names: Sequence[str],
+    *, seed: int, report: Report, methods: Mapping[str, Method] = COMPETITORS,
+) -> Figures:  # fmt: skip
+    """The competitors of these names, each in the better of the two spaces; `methods` may hold others than ours."""
+    spaces = tables.spaces(schema)
+    figures = {}
+    with report.progress("competitors", len(names), "fits") as advance:
+        for name in names:
+            found = competitor(name, spaces, seed=seed, methods=methods)
+            figures[name] = compared(found.log_density, found.chosen, log_density, tables.evaluated.is_outlier)
+            advance(1)
     return figures
 
 

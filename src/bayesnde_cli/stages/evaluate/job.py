@@ -37,7 +37,9 @@ class EvaluateJob:
     @property
     def identity(self) -> dict[str, Any]:
         hashes = {name: entry["sha256"] for name, entry in self.inputs.items()}
-        return {"settings": self.config.identity(), "inputs": hashes}
+        settings = self.config.identity()
+        # None asked for is as before there were any: what was made then is up to date.
+        return {"settings": settings | {"baseline": settings["baseline"] or None}, "inputs": hashes}
 
 
 def make_evaluate_job(layout: RunLayout, asked: Asked, config: EvaluateConfig) -> EvaluateJob:

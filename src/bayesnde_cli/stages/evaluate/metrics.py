@@ -17,7 +17,7 @@ from bayesnde_cli.evaluation.truth import truth_figures
 from bayesnde_cli.inference.verdicts import ERROR_ABOVE_TARGET, VERDICTS
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.stages.evaluate.accuracy import class_accuracy
-from bayesnde_cli.stages.evaluate.comparing import Tables, baseline_figures, why_no_baselines
+from bayesnde_cli.stages.evaluate.comparing import Tables, competitor_figures, plain_figures, why_no_baselines
 from bayesnde_cli.stages.evaluate.job import EvaluateJob
 from bayesnde_cli.stages.evaluate.model import Model
 from bayesnde_cli.stages.evaluate.rows import Scores, TableRows, read_scores, set_rows, split_rows
@@ -146,11 +146,18 @@ class _Evaluation:
     def baselines(self) -> Figures | None:
         job, schema, kept = self.job, self.schema, self.rows.is_complete
         reason = why_no_baselines(schema) if kept.any() else _ALL_GAPS
-        reason = reason if job.config.baselines else "not asked for"
+        names = list(dict.fromkeys(job.config.baseline))
+        reason = reason if job.config.baselines or names else "not asked for"
         if reason:
             self.reasons["baselines"] = reason
             return None
         train, validation = (split_rows(job.layout, schema, split) for split in ("train", "validation"))
         seed = derive_seed(job.seed, "evaluate", "baselines")
         tables = Tables(train, validation, self.rows.of(kept))
-        return baseline_figures(schema, tables, self.scores.log_density[kept], seed=seed, report=self.report)
+        log_density = self.scores.log_density[kept]
+        figures: Figures = {}
+        if job.config.baselines:
+            figures |= plain_figures(schema, tables, log_density, seed=seed, report=self.report)
+        if names:
+            figures |= competitor_figures(schema, tables, log_density, names, seed=seed, report=self.report)
+        return figures

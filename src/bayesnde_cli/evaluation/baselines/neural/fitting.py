@@ -1,0 +1,97 @@
+"""A neural density, from rows with their classes to scores."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from bayesnde_cli.evaluation.baselines.fitted import Fitted, FittedParts, by_class, some_rows
+from bayesnde_cli.evaluation.baselines.neural import autoregressive
+from bayesnde_cli.evaluation.baselines.neural.training import Length, Rows, one_thread, train
+from bayesnde_cli.evaluation.baselines.parts import Part
+from bayesnde_cli.evaluation.figures import Figures
+from bayesnde_cli.rng import derive_seed
+
+# Rows that are looked at while training, and rows that are scored at once.
+_MOST_LOOK_ROWS = 2_000
+_ROWS_AT_ONCE = 4_096
+
+
+class Kind(NamedTuple):
+    """A network by its number of columns and classes, how long it is trained, and what to say of it."""
+
+    make: Callable[[int, int], torch.nn.Module]
+    length: Length
+    settings: Figures
+    is_conditional: bool = True  # one network for all classes; else one for each
+
+
+KINDS: Mapping[str, Kind] = {
+    "made": Kind(autoregressive.made, Length(), {"transforms": 1, "hidden": "2x100"}),
+    "maf": Kind(autoregressive.maf, Length(), {"transforms": 10, "hidden": "2x100"}),
+    "realnvp": Kind(autoregressive.realnvp, Length(), {"transforms": 10, "hidden": "2x100"}),
+    "nsf": Kind(autoregressive.nsf, Length(), {"transforms": 5, "hidden": "2x128", "bins": 8}),
+}
+
+
+def fit_network(name: str, train: Part, validation: Part, *, seed: int, share: float = 1.0) -> FittedParts:
+    """The fitted network: one for all classes, or an expert for each."""
+    kind = KINDS[name]
+    length = kind.length.shortened(share)
+    if kind.is_conditional or train.classes is None:
+        return _fit_one(kind, train, validation, length, seed)
+
+    def expert(train_cells: np.ndarray, validation_cells: np.ndarray, seed: int) -> Fitted:
+        fitted = _fit_one(kind, Part(train_cells), Part(validation_cells), length, seed)
+        return Fitted(lambda cells: fitted.score(Part(cells)), fitted.chosen)
+
+    return by_class(expert)(train, validation, seed)
+
+
+def _fit_one(kind: Kind, train_part: Part, validation: Part, length: Length, seed: int) -> FittedParts:
+    known = None if train_part.classes is None else np.unique(train_part.classes)
+    n_classes = 0 if known is None else int(known[-1]) + 1
+    looked_at = some_rows(np.arange(len(validation.cells)), _MOST_LOOK_ROWS, seed)
+    with one_thread():
+        with torch.random.fork_rng(devices=[]):  # initial weights know no generator but the global one
+            torch.manual_seed(_torch_seed(seed, "weights"))
+            network = kind.make(train_part.cells.shape[1], n_classes)
+        random = torch.Generator().manual_seed(_torch_seed(seed, "batches"))
+        done = train(
+            network, _rows(train_part, n_classes), _rows(_some(validation, looked_at), n_classes), length, random
+        )
+        network.before_scoring()
+
+    def score(part: Part) -> np.ndarray:
+        found = np.empty(len(part.cells))
+        for start in range(0, len(found), _ROWS_AT_ONCE):
+            some = slice(start, start + _ROWS_AT_ONCE)
+            rows = _rows(_some(part, some), n_classes)
+            with one_thread(), torch.no_grad():
+                found[some] = network.log_density(rows.x, rows.context).numpy()
+        if known is not None and part.classes is not None:
+            found[~np.isin(part.classes, known)] = np.nan  # a class without training rows has no density
+        return found
+
+    n_train = len(train_part.cells)
+    chosen = kind.settings | {"steps": done.steps, "best_step": done.best_step, "n_skipped": done.n_skipped}
+    chosen |= {"n_fit_rows": n_train, "n_train_rows": n_train}
+    return FittedParts(score, chosen if n_classes == 0 else chosen | {"fit": "conditional"})
+
+
+def _some(part: Part, rows: slice | np.ndarray) -> Part:
+    return Part(part.cells[rows], None if part.classes is None else part.classes[rows])
+
+
+def _rows(part: Part, n_classes: int) -> Rows:
+    """The rows in float32, their classes one-hot."""
+    x = torch.from_numpy(part.cells).float()
+    if n_classes == 0:
+        return Rows(x, None)
+    assert part.classes is not None
+    return Rows(x, torch.from_numpy(part.classes[:, None] == np.arange(n_classes)).float())
+
+
+def _torch_seed(seed: int, purpose: str) -> int:
+    return derive_seed(seed, purpose) % 2**63  # PyTorch's seeds are signed

@@ -18,6 +18,11 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def sha256_bytes(data: bytes) -> str:
+    """The SHA-256 of some bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
 def sha256_json(value: Any) -> str:
     """The SHA-256 of a value's canonical JSON: the order of keys does not matter."""
     return hashlib.sha256(json_bytes(value)).hexdigest()

@@ -25,6 +25,7 @@ COMMANDS = {
     "classify": "The probability of every class for every row, p(y | x), from densities p(x | y).",
     "grid": "The density of two columns on a grid, all others integrated out, as a table and a picture.",
     "simulate": "Rows of a distribution whose exact log-density is known, as the column true_log_density.",
+    "reproduce": "The paper's experiments by name: our figure beside the paper's and beside every competitor's.",
     "slurm": "Have a SLURM cluster score the rows: writes an array job and its gather job, and sends them.",
     "status": "Where a run stands: missing, queued, running, interrupted, done, stale or damaged, and what is next.",
 }

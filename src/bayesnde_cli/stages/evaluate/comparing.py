@@ -25,6 +25,8 @@ from bayesnde_cli.stages.reporting import Report
 
 # The mixture once more where the columns have gone through their own distributions, as the model sees them.
 SCALED_MIXTURE = "gaussian_mixture_scaled"
+# All that the model can be compared with.
+METHODS: Mapping[str, Method] = COMPETITORS
 
 
 class Tables(NamedTuple):
@@ -69,7 +71,7 @@ def plain_figures(schema: Schema, tables: Tables, log_density: np.ndarray, *, se
 
 def competitor_figures(
     schema: Schema, tables: Tables, log_density: np.ndarray, names: Sequence[str],
-    *, seed: int, report: Report, methods: Mapping[str, Method] = COMPETITORS,
+    *, seed: int, report: Report, methods: Mapping[str, Method] = METHODS,
 ) -> Figures:  # fmt: skip
     """The competitors of these names, each in the better of the two spaces; `methods` may hold others than ours."""
     spaces = tables.spaces(schema)

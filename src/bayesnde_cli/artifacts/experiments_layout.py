@@ -1,0 +1,54 @@
+"""The files of `reproduce`: every experiment has a folder, every arm of it a run directory of its own."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bayesnde_cli.artifacts.layout import RunLayout
+
+
+@dataclass(frozen=True)
+class ArmLayout:
+    """An arm: one method, one seed. Its folder is a run directory, if the method is ours."""
+
+    root: Path
+
+    @property
+    def run(self) -> RunLayout:
+        return RunLayout(self.root)
+
+    @property
+    def result_file(self) -> Path:
+        return self.root / "result.json"
+
+    @property
+    def scores_file(self) -> Path:
+        """The log-density, or score, of every test row by a competitor."""
+        return self.root / "scores.parquet"
+
+
+@dataclass(frozen=True)
+class ExperimentsLayout:
+    """Every path of the experiments of one run directory."""
+
+    root: Path
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "reproduce"
+
+    def simulated_file(self, experiment: str) -> Path:
+        """The rows of an experiment with simulated data."""
+        return self.folder / experiment / "data.parquet"
+
+    def prepared(self, experiment: str, scaling: str) -> RunLayout:
+        """A run directory with the rows of an experiment and nothing else, for those who are not ours."""
+        return RunLayout(self.folder / experiment / f"rows-{scaling}")
+
+    def arm(self, experiment: str, method: str, seed: int) -> ArmLayout:
+        return ArmLayout(self.folder / experiment / f"{method}-seed{seed}")
+
+    def results(self) -> Iterator[ArmLayout]:
+        """The arms that have a result, in order of name."""
+        for path in sorted(self.folder.glob("*/*/result.json")):
+            yield ArmLayout(path.parent)

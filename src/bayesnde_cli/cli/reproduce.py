@@ -1,0 +1,124 @@
+"""`bayesnde reproduce`: the paper's experiments by name."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bayesnde_cli.cli.console import Console
+from bayesnde_cli.cli.options import AssignmentsOption, JsonOption, QuietOption, RunOption
+from bayesnde_cli.cli.run_directory import run_directory
+from bayesnde_cli.errors import BadUsage
+
+if TYPE_CHECKING:
+    from bayesnde_cli.artifacts.shards import Shard
+
+_DATA_DIR = "BAYESNDE_DATA"
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The experiment.", show_default=False)] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Show all experiments.")] = False,
+    collect: Annotated[
+        bool, typer.Option("--collect", help="Bring all results together in a page of tables and pictures.")
+    ] = False,
+    dim: Annotated[int | None, typer.Option(metavar="P", help="Columns of gmm: 2, 5, 10, 15, 20 or 25.")] = None,
+    recipe: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="default, paper or another of ours, or all; repeatable.", show_default=False),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A competitor, or all; repeatable.", show_default=False),
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(metavar="I,J,K", help="Seeds of the models.", show_default=False)] = None,
+    test_rows: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Test rows at most. [default: see --list]", show_default=False),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help=f"Where the raw files are. [default: ${_DATA_DIR}, else ./data]", show_default=False
+        ),
+    ] = None,
+    download: Annotated[bool, typer.Option("--download", help="Fetch raw files that are not there.")] = False,
+    shard: Annotated[
+        str | None, typer.Option("--shard", metavar="I/N", help="Only the arms of this shard.", show_default=False)
+    ] = None,
+    assignments: AssignmentsOption = None,
+    run: RunOption = None,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="Where --collect writes; beside it, FILE's name as .json.")
+    ] = Path("docs/results.md"),
+    restart: Annotated[bool, typer.Option("--restart", help="Replace arms that were run otherwise.")] = False,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """The paper's experiments by name: our figure beside the paper's and beside every competitor's.
+
+    All methods have the same rows. An arm is one recipe or competitor with one seed; it has a folder in the run directory, with its result.json, and
+    goes on where it was stopped. --set changes a setting of our recipes, and the result says so.
+
+    \b
+    Example:
+      bayesnde reproduce --list
+      bayesnde reproduce involute
+      bayesnde reproduce gmm --dim 15 --method nsf --method gaussian_mixture
+      bayesnde reproduce bank --recipe all --method all --shard 3/8 --data-dir raw
+      bayesnde reproduce --collect
+    """
+    from bayesnde_cli.stages.reproduce import Asked, run_reproduce
+    from bayesnde_cli.stages.reproduce.experiments import experiment_named
+
+    console = Console(quiet=quiet)
+    if list_:
+        from bayesnde_cli.stages.reproduce.listing import Listing
+
+        console.finish(Listing(), is_json=json)
+        return
+    root = run_directory(run)
+    if collect:
+        from bayesnde_cli.stages.reproduce.collecting import collect_results
+
+        console.finish(collect_results(root, out), is_json=json)
+        return
+    if name is None:
+        raise BadUsage(
+            "no experiment is named", found="neither NAME nor --list nor --collect",
+            hint="see `bayesnde reproduce --list`",
+        )  # fmt: skip
+    asked = Asked(
+        recipes=tuple(recipe or ()),
+        methods=tuple(method or ()),
+        seeds=_seeds(seeds),
+        test_rows=test_rows,
+        settings=tuple(assignments or ()),
+        data_dir=data_dir or Path(os.environ.get(_DATA_DIR) or "data"),
+        is_download=download,
+        shard=_shard(shard),
+        is_restart=restart,
+    )
+    console.finish(run_reproduce(root, experiment_named(name, dim), asked, console), is_json=json)
+
+
+def _seeds(text: str | None) -> tuple[int, ...]:
+    words = [word.strip() for word in (text or "").split(",") if word.strip()]
+    if not all(word.isascii() and word.isdigit() and int(word) < 2**32 for word in words):
+        raise BadUsage(
+            f"--seeds {text} is no list of seeds", found="whole numbers from 0 to 4294967295, with commas between them",
+            hint="for instance --seeds 0,3,7",
+        )  # fmt: skip
+    return tuple(map(int, words))
+
+
+def _shard(text: str | None) -> "Shard | None":
+    from bayesnde_cli.artifacts.shards import Shard, parse_shard
+
+    if text is None:
+        return None
+    found = parse_shard(text, os.environ)
+    if isinstance(found, Shard):
+        return found
+    return Shard(found.id - found.min + 1, found.max - found.min + 1)

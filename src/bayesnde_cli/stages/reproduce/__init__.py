@@ -1,0 +1,161 @@
+"""`reproduce`: the paper's experiments by name, ours and its competitors', each arm in a folder of its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bayesnde_cli import __version__
+from bayesnde_cli.artifacts import environment
+from bayesnde_cli.artifacts.experiments_layout import ExperimentsLayout
+from bayesnde_cli.artifacts.shards import Shard
+from bayesnde_cli.config import nearest_hint
+from bayesnde_cli.errors import BadUsage, SettingsDiffer
+from bayesnde_cli.stages.reporting import Report, aligned, duration
+from bayesnde_cli.stages.reproduce.experiments import EXPERIMENTS, LOG_DENSITY, Experiment
+from bayesnde_cli.stages.reproduce.result import Result, read_result, write_result
+
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user asks of an experiment."""
+
+    recipes: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    test_rows: int | None = None
+    settings: tuple[str, ...] = ()
+    data_dir: Path = Path("data")
+    is_download: bool = False
+    shard: Shard | None = None
+    is_restart: bool = False
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """The arms that were run, or were there."""
+
+    experiment: Experiment
+    results: Sequence[Result]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"experiment": self.experiment.name, "results": [result.as_dict() for result in self.results]}
+
+    def __str__(self) -> str:
+        if not self.results:
+            return f"{self.experiment.name}: no arm in this shard"
+        figure = self.experiment.figure if self.experiment.figure != "seconds" else LOG_DENSITY
+        rows = [
+            [result.method, str(result.seed), shown(result.figures.get(figure)), self._paper(result.method),
+             duration(result.seconds)]
+            for result in self.results
+        ]  # fmt: skip
+        header = [self.experiment.name, "seed", figure, "in the paper", "time"]
+        return aligned(header, rows)
+
+    def _paper(self, method: str) -> str:
+        return shown(self.experiment.paper.get(method))
+
+
+def shown(value: float | None) -> str:
+    """A figure for people."""
+    return "–" if value is None else f"{value:.4g}" if abs(value) < 1 else f"{value:.2f}"
+
+
+def run_reproduce(root: Path, experiment: Experiment, asked: Asked, report: Report) -> Reproduced:
+    """Run the arms that are asked for, one after the other; what is done is not done again."""
+    layout = ExperimentsLayout(root)
+    arms = arms_of(experiment, asked)
+    if asked.shard is not None:
+        arms = arms[asked.shard.index - 1 :: asked.shard.count]
+    if asked.is_download and arms:
+        from bayesnde_cli.stages.reproduce.downloading import download
+
+        download(asked.data_dir, experiment.files, report)
+    return Reproduced(experiment, [_run_arm(layout, experiment, asked, method, seed, report) for method, seed in arms])
+
+
+def arms_of(experiment: Experiment, asked: Asked) -> list[tuple[str, int]]:
+    """Recipes and methods by seeds; without any named, the recipes that the experiment runs first."""
+    recipes = _named("recipe", asked.recipes, tuple(experiment.recipes), experiment)
+    methods = _named("method", asked.methods, experiment.methods, experiment)
+    chosen = (*recipes, *methods) or experiment.first
+    return [(method, seed) for method in chosen for seed in asked.seeds or experiment.seeds]
+
+
+def _named(kind: str, asked: Sequence[str], known: Sequence[str], experiment: Experiment) -> tuple[str, ...]:
+    if ALL in asked:
+        return tuple(known)
+    for name in asked:
+        if name not in known:
+            raise BadUsage(
+                f"{experiment.name} has no {kind} '{name}'",
+                found=f"{kind}s: {', '.join((*known, ALL)) if known else '(none)'}",
+                hint=nearest_hint(name, list(known), f"use one of these with --{kind}"),
+            )
+    return tuple(dict.fromkeys(asked))
+
+
+def _run_arm(
+    layout: ExperimentsLayout, experiment: Experiment, asked: Asked, method: str, seed: int, report: Report
+) -> Result:
+    from bayesnde_cli.stages.reproduce.competitor_arm import run_competitor
+    from bayesnde_cli.stages.reproduce.own_arm import run_own
+    from bayesnde_cli.stages.reproduce.rows import data_files, unit_interval_shift
+    from bayesnde_cli.stages.reproduce.settings import arm_settings
+
+    arm = layout.arm(experiment.folder_name, method, seed)
+    test_rows = asked.test_rows or experiment.test_rows
+    is_own = method in experiment.recipes
+    settings = list(asked.settings) if is_own else []
+    report.note(f"{experiment.name}: {method}, seed {seed}")
+    there = read_result(arm.result_file) if arm.result_file.exists() and not asked.is_restart else None
+    if there is not None:
+        _refuse_other(there, settings, test_rows, str(arm.root))
+        return there
+    files = data_files(layout, experiment, asked.data_dir)
+    if is_own:
+        recipe = experiment.recipes[method]
+        own = arm_settings(experiment, recipe, seed=seed, test_rows=test_rows, more=asked.settings)
+        base = None
+        if recipe.base is not None:  # the model of the experiment whose folder it shares
+            whole = EXPERIMENTS[experiment.folder_name]
+            plain = replace(asked, settings=(), is_restart=False)
+            _run_arm(layout, whole, plain, recipe.base, whole.seeds[0], report)
+            base = layout.arm(whole.name, recipe.base, whole.seeds[0])
+        found = run_own(arm, files, own, report, base=base)
+    else:
+        found = run_competitor(layout, experiment, arm, method, files, report, seed=seed, test_rows=test_rows)
+    shift = unit_interval_shift(layout, experiment, files, test_rows, report)
+    result = Result(
+        experiment=experiment.folder_name, method=method, is_own=is_own, seed=seed, settings=settings,
+        test_rows=test_rows, figures=_shifted(found.figures, shift), chosen=found.chosen,
+        rows_sha256=found.rows_sha256, seconds_fit=found.seconds_fit, seconds_score=found.seconds_score,
+        device=found.device, ended=environment.utc_now(), version=__version__,
+    )  # fmt: skip
+    write_result(arm.result_file, result)
+    return result
+
+
+def _refuse_other(there: Result, settings: list[str], test_rows: int | None, folder: str) -> None:
+    """An arm that was run with other settings is no answer."""
+    pairs = (("settings", there.settings, settings), ("test rows", there.test_rows, test_rows))
+    differences = [f"{name}: {was} -> {now}" for name, was, now in pairs if was != now]
+    if differences:
+        raise SettingsDiffer(
+            f"{folder} was run with other settings",
+            found=differences,
+            hint="add --restart to run it again, or keep it and use another directory with --run OTHER",
+        )
+
+
+def _shifted(figures: dict[str, Any], shift: float) -> dict[str, Any]:
+    """Figures with mean log-densities in the paper's units."""
+    moved = dict(figures)
+    if moved.get(LOG_DENSITY) is not None:
+        moved[LOG_DENSITY] += shift
+    if "importance" in moved:
+        moved["importance"] = _shifted(moved["importance"], shift)
+    return moved

@@ -1,0 +1,36 @@
+"""An arm of a competitor: the same rows train it, the same choose, and the same are scored."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from bayesnde_cli.artifacts.experiments_layout import ArmLayout, ExperimentsLayout
+from bayesnde_cli.artifacts.tables import write_table
+from bayesnde_cli.evaluation.baselines import competitor
+from bayesnde_cli.stages.evaluate.comparing import METHODS
+from bayesnde_cli.stages.reporting import Report
+from bayesnde_cli.stages.reproduce.experiments import Experiment
+from bayesnde_cli.stages.reproduce.own_arm import Outcome, density_figures
+from bayesnde_cli.stages.reproduce.rows import competitors_tables, rows_sha256
+
+SCORES_SCHEMA, SCORES_VERSION = "competitor_scores", 1
+
+
+def run_competitor(
+    layout: ExperimentsLayout, experiment: Experiment, arm: ArmLayout, name: str, files: Sequence[Path],
+    report: Report, *, seed: int, test_rows: int | None,
+) -> Outcome:  # fmt: skip
+    """Fit the competitor and score the test rows."""
+    schema, tables = competitors_tables(layout, experiment, files, test_rows, report)
+    rows = tables.evaluated
+    report.note(f"fitting {name}")
+    found = competitor(name, tables.spaces(schema), seed=seed, methods=METHODS)
+    digest = rows_sha256(schema, rows)
+    scores = pa.table({"row_id": rows.row_ids, "log_density": found.log_density})
+    arm.root.mkdir(parents=True, exist_ok=True)
+    write_table(arm.scores_file, scores, schema_name=SCORES_SCHEMA, schema_version=SCORES_VERSION, run_id=digest[:16])
+    figures = density_figures(found.log_density, rows.truth, rows.is_outlier)
+    if found.validation is None:  # a detector's score is no density
+        figures |= {"mean_log_density": None, "mean_log_density_se": None}
+    return Outcome(figures, found.chosen, digest, found.seconds_fit, found.seconds_score, "cpu, 1 thread")

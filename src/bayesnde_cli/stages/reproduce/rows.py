@@ -1,0 +1,84 @@
+"""The rows of an experiment: found or simulated, prepared by its protocol, and the same for every method."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from bayesnde_cli.artifacts.atomic import writing
+from bayesnde_cli.artifacts.experiments_layout import ExperimentsLayout
+from bayesnde_cli.artifacts.fingerprint import sha256_bytes
+from bayesnde_cli.artifacts.layout import TEST_SET, RunLayout
+from bayesnde_cli.artifacts.tables import read_table
+from bayesnde_cli.config import PrepareConfig
+from bayesnde_cli.data.readers import sources_of
+from bayesnde_cli.data.roles import TRUTH_NAME
+from bayesnde_cli.data.schema import Schema
+from bayesnde_cli.data.simulators import make_simulator, simulate_rows
+from bayesnde_cli.stages import prepare
+from bayesnde_cli.stages.evaluate.comparing import Tables
+from bayesnde_cli.stages.evaluate.rows import TableRows, split_rows
+from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION
+from bayesnde_cli.stages.reading import describe_sources, read_schema
+from bayesnde_cli.stages.reporting import Report
+from bayesnde_cli.stages.reproduce.experiments import SIMULATED_ROWS, SIMULATED_SEED, Experiment
+from bayesnde_cli.stages.reproduce.raw_files import found_files
+from bayesnde_cli.stages.reproduce.settings import prepare_settings
+
+
+def data_files(layout: ExperimentsLayout, experiment: Experiment, data_dir: Path) -> list[Path]:
+    """The raw rows of an experiment."""
+    if experiment.simulator is None:
+        return found_files(data_dir, experiment.files)
+    path = layout.simulated_file(experiment.folder_name)
+    if not path.exists():
+        _simulate(path, experiment)
+    return [path]
+
+
+def _simulate(path: Path, experiment: Experiment) -> None:
+    assert experiment.simulator is not None
+    simulator = make_simulator(experiment.simulator, dim=experiment.dim, latent_dim=None, rotate=False)
+    names = [*simulator.names, TRUTH_NAME]
+    chunks = [np.column_stack(chunk) for chunk in simulate_rows(simulator, SIMULATED_ROWS, SIMULATED_SEED)]
+    table = pa.table(dict(zip(names, np.concatenate(chunks).T.copy(), strict=True)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    import pyarrow.parquet as pq
+
+    with writing(path) as draft:
+        pq.write_table(table, draft)
+
+
+def prepare_rows(layout: RunLayout, files: Sequence[Path], config: PrepareConfig, report: Report) -> None:
+    """The stage `prepare` of a run directory."""
+    sources = sources_of(files, stdin=None)
+    prepare.run_on(layout, sources, describe_sources(sources, files), config, report, is_restart=False)
+
+
+def competitors_tables(
+    layout: ExperimentsLayout, experiment: Experiment, files: Sequence[Path], test_rows: int | None, report: Report
+) -> tuple[Schema, Tables]:
+    """Training, validation and test rows, in the units of the file and through the columns' own distributions."""
+    run = layout.prepared(experiment.folder_name, "marginal")
+    config = prepare_settings(experiment, test_rows, ("prepare.scale=marginal", "prepare.scale_on=train"))
+    prepare_rows(run, files, config, report)
+    schema = read_schema(run)
+    return schema, Tables(*(split_rows(run, schema, split) for split in ("train", "validation", TEST_SET)))
+
+
+def unit_interval_shift(
+    layout: ExperimentsLayout, experiment: Experiment, files: Sequence[Path], test_rows: int | None, report: Report
+) -> float:
+    """What takes a log-density in the units of the file to that of the rows scaled to [0, 1]; 0 where neither is."""
+    if not experiment.is_unit_interval:
+        return 0.0
+    run = layout.prepared(experiment.folder_name, "protocol")
+    prepare_rows(run, files, prepare_settings(experiment, test_rows, ()), report)
+    table = read_table(run.split_file(TEST_SET), ROWS_SCHEMA, ["log_jacobian"], schema_version=ROWS_SCHEMA_VERSION)
+    return -float(table["log_jacobian"][0].as_py())  # the same for all rows: the scaling is linear
+
+
+def rows_sha256(schema: Schema, rows: TableRows) -> str:
+    """The hash of the evaluated rows as every method sees them: in the units of the file, with their noise."""
+    return sha256_bytes(np.ascontiguousarray(schema.noisy(rows.values, rows.row_ids), "<f8").tobytes())

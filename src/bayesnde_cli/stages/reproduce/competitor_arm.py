@@ -13,8 +13,7 @@ from bayesnde_cli.stages.reporting import Report
 from bayesnde_cli.stages.reproduce.experiments import Experiment
 from bayesnde_cli.stages.reproduce.own_arm import Outcome, density_figures
 from bayesnde_cli.stages.reproduce.rows import competitors_tables, rows_sha256
-
-SCORES_SCHEMA, SCORES_VERSION = "competitor_scores", 1
+from bayesnde_cli.stages.reproduce.scores import SCORES_SCHEMA, SCORES_VERSION
 
 
 def run_competitor(

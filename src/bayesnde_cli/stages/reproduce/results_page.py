@@ -1,0 +1,213 @@
+"""The results as a page in Markdown: a table for each experiment, each row with the command that makes it again."""
+
+import math
+import shlex
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+
+from bayesnde_cli.stages.reporting import duration
+from bayesnde_cli.stages.reproduce.experiments import (
+    DEFAULT,
+    EXPERIMENTS,
+    LOG_DENSITY,
+    PAPER,
+    PRECISION,
+    SPEARMAN,
+    Experiment,
+)
+from bayesnde_cli.stages.reproduce.result import Result
+
+_NAMES = {
+    "gaussian": "Gaussian", "gaussian_mixture": "Gaussian mixture", "kernel_density": "kernel density", "made": "MADE",
+    "maf": "MAF", "realnvp": "Real NVP", "nsf": "NSF", "cfm": "flow matching (CFM)", "resflow": "Residual Flow",
+    "roundtrip": "Roundtrip", "one_class_svm": "one-class SVM", "isolation_forest": "isolation forest",
+}  # fmt: skip
+_FIGURE_NAMES = {LOG_DENSITY: "mean log-density", SPEARMAN: "Spearman", PRECISION: "precision at k"}
+
+
+def results_page(results: Sequence[Result], folder: Path) -> str:
+    """The page. Words for it, and pictures, are taken from the folder it will lie in: `results/NAME.md`, `results-*.svg`.
+
+    Words are those of `introduction` and of each experiment; what is not there is left out.
+    """
+    by_folder: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        by_folder[result.experiment].append(result)
+    parts = [_words(folder, "introduction") or "# Results\n"]
+    for experiment in EXPERIMENTS.values():
+        own = [r for r in by_folder[experiment.folder_name] if r.method in (*experiment.recipes, *experiment.methods)]
+        parts.append(_section(experiment, own, folder))
+    return "\n".join(parts)
+
+
+def _section(experiment: Experiment, results: Sequence[Result], folder: Path) -> str:
+    lines = [f"## {experiment.name}", "", f"{experiment.summary[0].upper()}{experiment.summary[1:]}."]
+    if words := _words(folder, experiment.name):
+        lines += ["", words.strip()]
+    pictures = {"gmm-25": "dimensions", "budget-sweep": "budget"}
+    picture = f"results-{pictures.get(experiment.name, experiment.name)}.svg"
+    table = {"budget-sweep": _budgets, "timing": _times}.get(experiment.name, _figures)
+    lines += ["", *(table(experiment, results) if results else [f"Not run yet: `{_command(experiment, None)}`."])]
+    if (folder / picture).exists():
+        lines += ["", f"![{experiment.summary}]({picture})"]
+    return "\n".join([*lines, ""])
+
+
+def _words(folder: Path, name: str) -> str:
+    """What was written by hand for a section."""
+    path = folder / "results" / f"{name}.md"
+    return path.read_text("utf-8") if path.exists() else ""
+
+
+def _figures(experiment: Experiment, results: Sequence[Result]) -> list[str]:
+    """Our recipes, then the competitors, the best first."""
+    figure = experiment.figure
+    groups = _by_method(results)
+    own = [name for name in experiment.recipes if name in groups]
+    others = sorted((name for name in groups if name not in own), key=lambda name: -_mean(groups[name], figure))
+    has_gain = figure != PRECISION and DEFAULT in groups
+    header = ["method", _FIGURE_NAMES[figure], "in the paper"]
+    header += ["mean log-density"] if figure == SPEARMAN else ["AUROC"] if figure == PRECISION else []
+    header += ["ours above it by"] if has_gain else []
+    header += ["test rows", "seeds", "time", "command"]
+    rows = []
+    for name in (*own, *others):
+        group = groups[name]
+        cells = [_name(experiment, name), _figure(group, figure), _number(experiment.paper.get(name))]
+        if figure == SPEARMAN:
+            cells.append(_figure(group, LOG_DENSITY))
+        if figure == PRECISION:
+            cells.append(_figure(group, "auroc"))
+        if has_gain:
+            cells.append(_gain(group))
+        rows.append([*cells, *_origin(experiment, group)])
+        if name in (DEFAULT, PAPER) and experiment.name.startswith("ablation"):
+            without = [{"figures": r.figures["importance"]} for r in group]
+            cells = [f"{_name(experiment, name)}, importance sampling instead of the bridge"]
+            cells += [_number(fmean(r["figures"][figure] for r in without))]
+            cells += [_number(0.5932 if experiment.dim == 15 and name == PAPER else None)]
+            cells += [_number(fmean(r["figures"][LOG_DENSITY] for r in without)), ""] if figure == SPEARMAN else [""]
+            rows.append([*cells, *_origin(experiment, group)])
+    for name, value in experiment.paper.items():
+        if name not in groups:
+            blank = [""] * (len(header) - 4)
+            rows.append([_name(experiment, name), "not run", _number(value), *blank, f"`{_command(experiment, name)}`"])
+    return _table(header, rows)
+
+
+def _budgets(experiment: Experiment, results: Sequence[Result]) -> list[str]:
+    groups = _by_method(results)
+    header = [
+        "draws",
+        "bridge",
+        "importance sampling",
+        "difference",
+        "bridge in the paper",
+        "mean error told",
+        "command",
+    ]
+    rows = []
+    for name in (name for name in experiment.recipes if name in groups):
+        group = groups[name]
+        bridge = [r.figures[SPEARMAN] for r in group]
+        importance = [r.figures["importance"][SPEARMAN] for r in group]
+        gain = [a - b for a, b in zip(bridge, importance, strict=True)]
+        rows.append(
+            [name.removeprefix("budget-"), _over_seeds(bridge), _over_seeds(importance), _over_seeds(gain),
+             _number(experiment.paper.get(name)), _number(fmean(r.figures["mean_mc_se"] for r in group)),
+             f"`{_command(experiment, name, group)}`"]
+        )  # fmt: skip
+    return _table(header, rows)
+
+
+def _times(experiment: Experiment, results: Sequence[Result]) -> list[str]:
+    groups = _by_method(results)
+    ours = groups.get(DEFAULT)
+    header = ["method", "fitting", "scoring", "in all", "as a ratio to ours", "in the paper (GPU)", "device", "command"]
+    rows = []
+    for name, group in sorted(groups.items(), key=lambda item: item[1][0].seconds):
+        first = group[0]
+        ratio = f"{first.seconds / ours[0].seconds:.2f}" if ours else ""
+        paper = experiment.paper.get(name)
+        rows.append(
+            [_name(experiment, name), duration(first.seconds_fit), duration(first.seconds_score),
+             duration(first.seconds), ratio, "" if paper is None else duration(paper), first.device,
+             f"`{_command(experiment, name, group)}`"]
+        )  # fmt: skip
+    return _table(header, rows)
+
+
+def _origin(experiment: Experiment, group: Sequence[Result]) -> list[str]:
+    seeds = ", ".join(str(r.seed) for r in group)
+    time = duration(fmean(r.seconds for r in group))
+    return [f"{group[0].figures['n']:,}", seeds, time, f"`{_command(experiment, group[0].method, group)}`"]
+
+
+def _command(experiment: Experiment, method: str | None, group: Sequence[Result] = ()) -> str:
+    """What the user types for these arms."""
+    words = ["bayesnde", "reproduce", *experiment.name.replace("gmm-", "gmm --dim ").split()]
+    if method is not None and method != DEFAULT:
+        words += ["--recipe" if method in experiment.recipes else "--method", method]
+    if group:
+        if tuple(r.seed for r in group) != experiment.seeds:
+            words += ["--seeds", ",".join(str(r.seed) for r in group)]
+        if group[0].test_rows != experiment.test_rows:
+            words += ["--test-rows", str(group[0].test_rows)]
+        for setting in group[0].settings:
+            words += ["--set", shlex.quote(setting)]
+    return " ".join(words)
+
+
+def _by_method(results: Sequence[Result]) -> Mapping[str, list[Result]]:
+    groups: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        groups[result.method].append(result)
+    return groups
+
+
+def _name(experiment: Experiment, method: str) -> str:
+    if method not in experiment.recipes:
+        return _NAMES.get(method, method)
+    return f"**ours, {method}**" if method == DEFAULT else f"ours, {method}"
+
+
+def _mean(group: Sequence[Result], figure: str) -> float:
+    values = [value for r in group if (value := r.figures.get(figure)) is not None]
+    return fmean(values) if values else -math.inf
+
+
+def _figure(group: Sequence[Result], figure: str) -> str:
+    """The mean over seeds; with one seed the error over test rows, with several all of them."""
+    mean = _mean(group, figure)
+    if mean == -math.inf:
+        return "–"
+    text = _number(mean)
+    if len(group) > 1:
+        return f"{text} ({', '.join(_number(r.figures[figure]) for r in group)})"
+    se = group[0].figures.get(f"{figure}_se")
+    return text if se is None else f"{text} ± {se:.2f}"
+
+
+def _gain(group: Sequence[Result]) -> str:
+    figures = group[0].figures
+    if figures.get("gain") is None:
+        return ""
+    return f"{figures['gain']:.2f} ± {figures['gain_se']:.2f}"
+
+
+def _over_seeds(values: Sequence[float]) -> str:
+    mean = _number(fmean(values))
+    return mean if len(values) < 2 else f"{mean} ± {stdev(values) / math.sqrt(len(values)):.4f}"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4f}" if abs(value) < 1.5 else f"{value:.2f}"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    line: Callable[[Sequence[str]], str] = lambda cells: f"| {' | '.join(cells)} |"  # noqa: E731
+    return [line(header), line(["---"] * len(header)), *map(line, rows)]

@@ -28,7 +28,7 @@ _FIGURE_NAMES = {LOG_DENSITY: "mean log-density", SPEARMAN: "Spearman", PRECISIO
 
 
 def results_page(results: Sequence[Result], folder: Path) -> str:
-    """The page. Words for it, and pictures, are taken from the folder it will lie in: `results/NAME.md`, `results-*.svg`.
+    """The page. Words and pictures are taken from the folder it will lie in: `results/NAME.md`, `results-*.svg`.
 
     Words are those of `introduction` and of each experiment; what is not there is left out.
     """

@@ -65,7 +65,7 @@ def test_the_document_of_a_conditional_run_with_truth(bayesnde: Callable, scored
     assert outcome.code == 0, outcome.err
     found = _metrics(scored)
     assert list(found) == sorted(
-        ["schema", "schema_version", "run_id", "rows", "mean_log_density", "mean_log_density_se",
+        ["schema", "schema_version", "run_id", "blur", "rows", "mean_log_density", "mean_log_density_se",
          "mean_log_density_mc_se", "mean_log_density_scaled", "mean_log_density_scaled_se", "classes",
          "truth", "outliers", "accuracy", "accuracy_se", "confusion_matrix", "generation", "typicality",
          "baselines", "reasons"]
@@ -223,6 +223,24 @@ def test_outlier_labels_bring_figures_of_every_method(
     two = [found["baselines"][name]["mean_log_density"] for name in ("gaussian_mixture", "gaussian_mixture_scaled")]
     assert two[0] == pytest.approx(two[1], abs=1e-3)
     assert f"precision@{n_outliers}  " in outcome.out
+
+
+def test_a_blurred_density_is_compared_by_its_outliers_alone(
+    bayesnde: Callable, engines: list, models: list, labelled: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(labelled, tmp_path / "run")
+    assert bayesnde("density", "--run", run, "--blur", "0.5", *SMALL).code == 0
+    outcome = bayesnde("evaluate", "--run", run, *ALL)
+    assert outcome.code == 0, outcome.err
+    found = _metrics(run)
+    assert (found["blur"], found["truth"]) == (0.5, None)
+    for name in ("gaussian", "kernel_density"):
+        assert found["baselines"][name]["gain"] is None
+        assert found["baselines"][name]["outliers"]["auroc"] > 0.8
+    assert found["outliers"]["auroc"] > 0.9
+    page = (run / "evaluate/test/report.html").read_text("utf-8")
+    assert "The model was blurred by 0.5 of the typical distance of two rows." in page
+    assert "Against validation rows" not in page
 
 
 def test_rows_of_a_file_with_gaps_are_left_out_where_whole_rows_are_compared(

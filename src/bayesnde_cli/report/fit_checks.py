@@ -37,6 +37,15 @@ def baseline_name(name: str) -> str:
     return _BASELINE_NAMES.get(name, name.replace("_", " "))
 
 
+def blur(data: ReportData) -> Check | None:
+    """Whether these are densities of the rows at all."""
+    if not data.metrics.get("blur"):
+        return None
+    text = f"The model was blurred by {data.metrics['blur']:g} of the typical distance of two rows. Low densities show "
+    text += "what lies far from most rows; as densities of the rows these numbers are far too low or high."
+    return Check("Blur", Level.FAIR, text)
+
+
 def truth(data: ReportData) -> Check | None:
     """Against true log-densities."""
     found = data.metrics.get("truth") or {}
@@ -113,7 +122,7 @@ def _less_likely(found: Mapping[str, Any]) -> str:
 def held_out(data: ReportData) -> Check | None:
     """The set against the validation rows that chose the weights."""
     mean, se = data.metrics.get("mean_log_density"), data.metrics.get("mean_log_density_se")
-    if mean is None or se is None or not data.training:
+    if mean is None or se is None or not data.training or data.metrics.get("blur"):
         return None
     chosen = data.training[-1]
     gap, error = chosen.chosen_log_density - mean, math.hypot(chosen.chosen_se, se)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bayesnde_cli.report.check import Cause, Check, Level
-from bayesnde_cli.report.fit_checks import baselines, by_heart, held_out, truth, typicality
+from bayesnde_cli.report.fit_checks import baselines, blur, by_heart, held_out, truth, typicality
 from bayesnde_cli.report.numerals import share
 from bayesnde_cli.report.outlier_check import outliers
 from bayesnde_cli.report.report_data import ReportData
@@ -46,7 +46,7 @@ def judge(data: ReportData) -> Trust:
     if not fit:
         text = "Nothing says yet whether the model fits these rows."
         fit = [Check("Fit", Level.FAIR, text, Cause.UNKNOWN)]
-    others = _found(data, held_out, by_heart, outliers, size, spikes, linear)
+    others = _found(data, blur, held_out, by_heart, outliers, size, spikes, linear)
     return Trust((*_found(data, reliable_rows), *fit, *others))
 
 

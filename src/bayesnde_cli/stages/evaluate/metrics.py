@@ -27,6 +27,7 @@ from bayesnde_cli.stages.scoring.engine import EngineFactory
 
 METRICS_SCHEMA, METRICS_VERSION = "metrics", 1
 _ALL_GAPS = "every row has missing cells"
+_BLURRED = "the model is blurred: its density is not that of the rows"
 # An error with which a log-density says little, in nats.
 _VERY_WIDE = 1.0
 
@@ -39,6 +40,7 @@ def make_metrics(job: EvaluateJob, model: Model, factory: EngineFactory, report:
         "schema": METRICS_SCHEMA,
         "schema_version": METRICS_VERSION,
         "run_id": job.scoring.run_id,
+        "blur": job.density.blur,
         "rows": found.counts(),
         **found.mean_of_all(),
         "classes": found.by_class(),
@@ -107,8 +109,8 @@ class _Evaluation:
         }
 
     def truth(self) -> Figures | None:
-        if self.rows.truth is None:
-            self.reasons["truth"] = "the rows have no true log-density"
+        if self.rows.truth is None or self.job.density.blur:
+            self.reasons["truth"] = "the rows have no true log-density" if self.rows.truth is None else _BLURRED
             return None
         kept = self.rows.is_complete
         return truth_figures(self.scores.log_density[kept], self.rows.truth[kept])
@@ -154,7 +156,8 @@ class _Evaluation:
         train, validation = (split_rows(job.layout, schema, split) for split in ("train", "validation"))
         seed = derive_seed(job.seed, "evaluate", "baselines")
         tables = Tables(train, validation, self.rows.of(kept))
-        log_density = self.scores.log_density[kept]
+        # A blurred density is not that of the rows: nothing is said of who is better.
+        log_density = np.full(kept.sum(), np.nan) if job.density.blur else self.scores.log_density[kept]
         figures: Figures = {}
         if job.config.baselines:
             figures |= plain_figures(schema, tables, log_density, seed=seed, report=self.report)

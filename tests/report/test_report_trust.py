@@ -36,10 +36,10 @@ def _rows(**verdicts: int) -> dict[str, Any]:
     ("auroc", "rival", "n", "level", "words"),
     [
         (0.90, 0.85, 300, Level.GOOD, "AUROC of 0.90 (1 finds all, 0.5 is chance)."),
-        (0.63, 0.92, 183, Level.FAIR, "The best of 2 plain estimators (isolation forest) has 0.92."),
+        (0.63, 0.92, 183, Level.FAIR, "The best of 2 other estimators (isolation forest) has 0.92."),
         (0.80, 0.92, 60, Level.GOOD, "AUROC of 0.80 (1 finds all, 0.5 is chance)."),  # of so few it may be chance
         (0.58, 0.60, 183, Level.FAIR, "That may be chance."),
-        (0.20, 0.55, 183, Level.FAIR, "The best of 2 plain estimators"),
+        (0.20, 0.55, 183, Level.FAIR, "The best of 2 other estimators"),
     ],
 )
 def test_outliers_that_others_find_better_are_told_of(
@@ -126,7 +126,7 @@ def _beside(gain: float, se: float, gaussian_gain: float = 1.0) -> ReportData:
 
 
 def test_the_comparison_is_with_the_best_baseline_and_its_own_error() -> None:
-    assert _check(_beside(0.3, 0.1), "Comparison").text.startswith("Better than the best of 2 plain estimators (kernel")
+    assert _check(_beside(0.3, 0.1), "Comparison").text.startswith("Better than the best of 2 other estimators (kernel")
     equal = _check(_beside(-0.1, 0.1), "Comparison")
     assert equal.level is Level.GOOD
     assert "below it, within the error" in equal.text

@@ -378,7 +378,7 @@ class DensityConfig(PosteriorConfig):
 
 
 # Neural densities that `evaluate` can fit beside the model.
-NEURAL_BASELINES = ("made", "maf", "realnvp", "nsf")
+NEURAL_BASELINES = ("made", "maf", "realnvp", "nsf", "cfm", "resflow")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Does the model fit the rows? Against the truth, plain estimators, its own rows, and rows that it has seen."""
+"""Does the model fit the rows? Against the truth, other estimators, its own rows, and rows that it has seen."""
 
 import math
 from collections.abc import Mapping
@@ -29,6 +29,12 @@ _BASELINE_NAMES = {
     "kernel_density": "kernel density",
     "one_class_svm": "one-class SVM",
     "isolation_forest": "isolation forest",
+    "made": "MADE",
+    "maf": "MAF",
+    "realnvp": "Real NVP",
+    "nsf": "neural spline flow",
+    "cfm": "flow matching",
+    "resflow": "residual flow",
 }
 
 
@@ -60,7 +66,7 @@ def truth(data: ReportData) -> Check | None:
 
 
 def baselines(data: ReportData) -> Check | None:
-    """Against the best of the plain estimators, by the differences of the same rows."""
+    """Against the best of the other estimators, by the differences of the same rows."""
     found: dict[str, Any] = {
         name: figures
         for name, figures in (data.metrics.get("baselines") or {}).items()
@@ -70,7 +76,7 @@ def baselines(data: ReportData) -> Check | None:
         return None
     name = min(found, key=lambda key: found[key]["gain"])
     gain, se = found[name]["gain"], found[name]["gain_se"]
-    best = f"the best of {len(found)} plain estimators ({baseline_name(name)})"
+    best = f"the best of {len(found)} other estimators ({baseline_name(name)})"
     amount = f"{with_error(abs(gain), se)} nats a row"
     left_out = _left_out(data.metrics.get("rows") or {})
     if gain < -_CLEAR * se:

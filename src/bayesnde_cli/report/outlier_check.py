@@ -16,7 +16,7 @@ _BY_CHANCE = 0.5
 
 
 def outliers(data: ReportData) -> Check | None:
-    """Against chance and the best of the plain estimators, by the area under the ROC curve."""
+    """Against chance and the best of the other estimators, by the area under the ROC curve."""
     own = data.metrics.get("outliers") or {}
     auroc = own.get("auroc")
     if auroc is None:
@@ -31,7 +31,7 @@ def outliers(data: ReportData) -> Check | None:
         both = math.hypot(error, auroc_error(rivals[best], n_outliers, n_others))
         if rivals[best] - auroc > _CLEAR * both:
             text += (
-                f" The best of {len(rivals)} plain estimators ({baseline_name(best)}) has {numeral(rivals[best], 2)}."
+                f" The best of {len(rivals)} other estimators ({baseline_name(best)}) has {numeral(rivals[best], 2)}."
             )
             return Check("Outliers", Level.FAIR, text, Cause.OUTLIERS)
     if auroc - _BY_CHANCE <= _CLEAR * error:

@@ -11,6 +11,7 @@ from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.config import DensityConfig, EvaluateConfig, PrepareConfig, RefineConfig, WarmstartConfig
 from bayesnde_cli.data.readers import sources_of
 from bayesnde_cli.errors import BadArtifact, SettingsDiffer, StaleArtifact
+from bayesnde_cli.evaluation.baselines.neural import require_packages
 from bayesnde_cli.stages import prepare
 from bayesnde_cli.stages.evaluate import Evaluated, run_evaluate
 from bayesnde_cli.stages.reading import describe_sources
@@ -85,6 +86,7 @@ def run_fit(
     def evaluate(is_restart: bool) -> Evaluated:
         return run_evaluate(layout, Asked(is_restart=is_restart), settings.evaluate, of("evaluate"), factory=factory)
 
+    require_packages(settings.evaluate.baseline)  # now, and not after hours
     made = partial(_made, is_restart=is_restart)
     sources = sources_of(data, stdin=stdin)  # once: a pipe cannot be read again
     inputs = describe_sources(sources, data)

@@ -1,4 +1,4 @@
-"""The figures of `evaluate`, ours beside those of plain estimators."""
+"""The figures of `evaluate`, ours beside those of other estimators."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -94,7 +94,7 @@ def _comparison(found: Mapping[str, Any]) -> list[Markup]:
     baselines = _known(found, "mean_log_density")
     if not baselines or found.get("mean_log_density") is None:
         reason = (found.get("reasons") or {}).get("baselines")
-        return [note(f"No plain estimators beside it: {reason}.")] if reason else []
+        return [note(f"No other estimators beside it: {reason}.")] if reason else []
     means = {_OURS: (found["mean_log_density"], found.get("mean_log_density_se"))}
     means |= {name: (item["mean_log_density"], item.get("mean_log_density_se")) for name, item in baselines.items()}
     order = sorted(means, key=lambda name: -means[name][0])
@@ -105,7 +105,7 @@ def _comparison(found: Mapping[str, Any]) -> list[Markup]:
         rows.append((_label(name), with_error(*means[name]), gain, _chosen(item.get("chosen"))))
     header = ("estimator", "mean log-density", "we gain", "chosen for it")
     return [
-        tag("h3", "Beside plain estimators, on the same rows"),
+        tag("h3", "Beside other estimators, on the same rows"),
         table(header, rows, strong=order.index(_OURS), words=(0, 3)),
         grid(plot_box("Mean log-density, ± 2 standard errors", _dots(means, order))),
         note("Higher is better. What we gain is the mean difference row by row, with its own error: rows that are hard "
@@ -228,12 +228,14 @@ def _chosen(chosen: Mapping[str, Any] | None) -> str:
     """What was chosen, in a few words; choices of each class are too many for a cell."""
     if not chosen:
         return ""
-    by_class = [value for value in chosen.values() if isinstance(value, Mapping)]
-    words = ["by class"] if by_class else [
+    experts = chosen["classes"] if "scaling" in chosen and "classes" in chosen else chosen  # of a competitor, or all
+    by_class = [value for value in experts.values() if isinstance(value, Mapping)]
+    words = ["by class"] if by_class else []
+    words += [
         f"{name.replace('_', ' ')} {numeral(value, 3) if isinstance(value, float) else value}"
         for name, value in chosen.items()
-        if not name.startswith("n_")  # counts of rows
-    ]  # fmt: skip
+        if not name.startswith("n_") and not isinstance(value, Mapping)  # counts of rows, choices of a class
+    ]
     n_fit, n_train = (
         sum(item.get(name, 0) for item in by_class or [chosen]) for name in ("n_fit_rows", "n_train_rows")
     )

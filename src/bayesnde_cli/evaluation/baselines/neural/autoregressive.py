@@ -8,6 +8,8 @@ import torch
 import zuko
 from torch import Tensor
 
+from bayesnde_cli.evaluation.figures import Figures
+
 _LOG_2_PI = math.log(2.0 * math.pi)
 
 
@@ -30,6 +32,10 @@ class TriangularFlow(torch.nn.Module):
 
     def stepped(self, step: int) -> None:
         """Nothing is to be done after a step."""
+
+    def settle(self, x: Tensor, context: Tensor | None) -> Figures:
+        """There is nothing to set once it is trained."""
+        return {}
 
     def before_scoring(self) -> None:
         """Nothing is to be done before rows are scored."""

@@ -10,6 +10,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from bayesnde_cli.evaluation.figures import Figures
+
 _LEARNING_RATE = 1e-3
 _BATCH_ROWS = 256
 _MOST_GRADIENT_NORM = 5.0
@@ -29,6 +31,9 @@ class Network(Protocol):
 
     def before_scoring(self) -> None:
         """Called before rows are scored."""
+
+    def settle(self, x: Tensor, context: Tensor | None) -> Figures:
+        """Called with validation rows once it is trained: what scoring needs beside the weights, to be told."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class Trained(NamedTuple):
 
 def train(network: torch.nn.Module, train: Rows, validation: Rows, length: Length, random: torch.Generator) -> Trained:
     """Train in place: the weights end as those of the look at which the validation rows were likeliest."""
-    optimizer = torch.optim.Adam(network.parameters(), lr=_LEARNING_RATE, weight_decay=length.weight_decay)
+    optimizer = torch.optim.Adam(network.parameters(), lr=_LEARNING_RATE, weight_decay=length.weight_decay, fused=True)
     batches = _batches(len(train.x), random)
     best, best_step, best_weights, n_skipped = _look(network, validation), 0, _weights(network), 0
     for step in range(1, length.steps + 1):

@@ -3,9 +3,10 @@
     z ~ N(0, I_d),  x | z ~ N(G(z), sigma^2 I)
     p(x) = mean over draws z_k ~ q(. | x) of N(x; G(z_k), sigma^2 I) N(z_k; 0, I) / q(z_k | x)
 
-q is a multivariate t around the encoder's E(x), of one scale for all rows; it is drawn and scored as the same
-distribution, which a product of univariate t's is not. Validation rows choose sigma, the scale, and the degrees of
-freedom: one, as in the paper, has the heavier tails; five waste fewer draws where the encoder is right.
+q is a multivariate t around the encoder's E(x), of one scale for all rows. It is scored as it is drawn; the authors'
+code draws it so, too, but scores it as a product of univariate t's, which is another distribution for d > 1. Validation
+rows choose sigma, the scale, and the degrees of freedom: one, as in the paper, has the heavier tails; five waste fewer
+draws where the encoder is right.
 """
 
 import math

@@ -18,7 +18,7 @@ from bayesnde_cli.stages.training import phases
 from bayesnde_cli.stages.training.phases import Networks, Phase
 from bayesnde_cli.stages.training.rows import Rows
 
-SMALL = replace(CONFIG, egm_steps=300, checks=2, width=32, depth=1)
+SMALL = replace(CONFIG, egm_steps=300, checks=2, width=32, depth=2)
 NORMAL = stats.multivariate_normal([0.0, 0.0], [[1.0, 0.8], [0.8, 1.0]])
 
 
@@ -94,10 +94,13 @@ def test_with_classes_the_fit_is_conditional() -> None:
 
     evaluated = part(300, 2)
     assert evaluated.classes is not None
-    fitted = roundtrip(part(2000, 0), part(300, 1), 1, config=replace(SMALL, egm_steps=150, checks=1), n_draws=500)
+    fitted = roundtrip(part(2000, 0), part(300, 1), 1, config=replace(SMALL, checks=1), n_draws=500)
     assert fitted.chosen["classes"] == "conditional"
     right, wrong = fitted.score(evaluated), fitted.score(Part(evaluated.cells, 1 - evaluated.classes))
     assert np.mean(right > wrong) > 0.95
+    within_class = (evaluated.cells - np.where(evaluated.classes == 0, -1.0, 1.0)[:, None]) / 0.3
+    truth = NORMAL.logpdf(within_class) - 2.0 * np.log(0.3)
+    assert -0.4 < right.mean() - truth.mean() < 0.1
     unknown = fitted.score(Part(evaluated.cells[:2], np.array([0, 2])))
     assert np.isnan(unknown).tolist() == [False, True]
 

@@ -8,6 +8,7 @@ the decoder. Training rows fit it, validation rows choose; evaluated rows have n
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -58,7 +59,7 @@ def roundtrip(
     networks = fresh_networks(config, train.cells.shape[1], n_classes)
     rows = _rows(train, n_classes)
     (phase,) = phases_of(config, networks, rows)
-    estimator = Roundtrip(lambda weights: _pair(networks, weights))
+    estimator = _estimator(networks)
     known = _known(validation, train)
     judged, judged_y = validation.cells[known], _one_hot(validation, n_classes)
     judged_y = None if judged_y is None else judged_y[known]
@@ -95,9 +96,10 @@ def _looks(
     phase: Phase, weights: Parameters, rows: Rows, config: WarmstartConfig, judge: Callable[[Parameters], Choice]
 ) -> list[_Look]:
     """All looks of the training; one that leaves the finite numbers ends with the looks before it."""
+    assert config.seed is not None
+    seed = tf.constant(derive_seed(config.seed, "rounds") % 2**31, tf.int32)
     x, y = rows.tensors()
     state = phase.start(weights)
-    seed = tf.constant(derive_seed(config.seed or 0, "rounds") % 2**31, tf.int32)
     looks: list[_Look] = []
     for n_rounds in range(1, phase.n_rounds + 1):
         state, losses = phase.run(state, x, y, seed)
@@ -113,6 +115,12 @@ def _looks(
         if phase.is_look(n_rounds, config.checks):
             looks.append(_Look(n_steps, state.average, judge(state.average)))
     return looks
+
+
+# Fits in several spaces have the same networks, and then the same programs.
+@lru_cache(maxsize=2)
+def _estimator(networks: Networks) -> Roundtrip:
+    return Roundtrip(lambda weights: _pair(networks, weights))
 
 
 def _pair(networks: Networks, weights: Parameters) -> Pair:

@@ -91,19 +91,24 @@ def fit(layout: RunLayout, config: TrainingConfig, checkpoints: Checkpoints, rep
     return Fit(networks, checkpoints.weights(chosen), progress.history, progress.looks, chosen)
 
 
+def fresh_networks(config: WarmstartConfig, n_features: int, n_classes: int) -> Networks:
+    """Decoder and encoder as a config has them."""
+    full = n_features if n_features <= _FULL_LATENT_FEATURES else math.ceil(n_features / 2)
+    looks = {"width": config.width, "depth": config.depth, "activation": config.activation}
+    return Networks(
+        *(
+            replace(spec(config.latent_dim or full, n_features, n_classes), **looks)  # type: ignore[arg-type]
+            for spec in (decoder_spec, encoder_spec)
+        )
+    )
+
+
 def _model(
     layout: RunLayout, config: TrainingConfig, n_features: int, n_classes: int
 ) -> tuple[Networks, dict[str, tf.Tensor]]:
     """Networks and weights before the first round: fresh for `warmstart`, the warm start's for `refine`."""
     if isinstance(config, WarmstartConfig):
-        full = n_features if n_features <= _FULL_LATENT_FEATURES else math.ceil(n_features / 2)
-        looks = {"width": config.width, "depth": config.depth, "activation": config.activation}
-        networks = Networks(
-            *(
-                replace(spec(config.latent_dim or full, n_features, n_classes), **looks)  # type: ignore[arg-type]
-                for spec in (decoder_spec, encoder_spec)
-            )
-        )
+        networks = fresh_networks(config, n_features, n_classes)
         return networks, first_weights(config, networks)
     stored = read_networks(layout, "warmstart")
     weights = {name: tf.constant(array) for name, array in stored.weights.items()}
@@ -116,8 +121,7 @@ def _is_look_due(progress: Progress, phase: Phase, config: TrainingConfig) -> bo
         return False
     if progress.n_rounds == 0:
         return config.stage == "refine"
-    n_looks = min(phase.n_looks or config.checks, phase.n_rounds)
-    return progress.n_rounds * n_looks // phase.n_rounds > (progress.n_rounds - 1) * n_looks // phase.n_rounds
+    return phase.is_look(progress.n_rounds, phase.n_looks or config.checks)
 
 
 def _is_over(progress: Progress, phase: Phase, config: TrainingConfig) -> bool:

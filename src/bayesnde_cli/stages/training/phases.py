@@ -56,6 +56,11 @@ class Phase:
     settle: Callable[[Any, tf.Tensor, "tf.Tensor | None", tf.Tensor], Any] | None = None  # before the first round
     n_looks: int | None = None  # as many as the config says
 
+    def is_look(self, n_rounds: int, n_looks: int) -> bool:
+        """Whether one of so many looks comes after so many rounds: evenly spread, the end included."""
+        n_looks = min(n_looks, self.n_rounds)
+        return n_rounds * n_looks // self.n_rounds > (n_rounds - 1) * n_looks // self.n_rounds
+
     def place(self, n_rounds: int) -> str:
         """How far a number of rounds leads, in words."""
         if self.rounds_per_epoch is None:

@@ -69,7 +69,7 @@ def test_what_was_chosen_is_told(fitted: FittedRoundtrip) -> None:
     assert chosen.pop("steps") in (150, 300)
     on_validation = fitted.score(VALIDATION).mean()
     assert chosen.pop("validation_log_density") == pytest.approx(on_validation, abs=0.1)
-    assert chosen == {"latent_dim": 2, "draws": 1000, "classes": None, "n_fit_rows": 2000}
+    assert chosen == {"latent_dim": 2, "draws": 1000, "fit": "all rows", "n_fit_rows": 2000}
 
 
 def test_evaluated_rows_have_no_say(fitted: FittedRoundtrip) -> None:
@@ -95,7 +95,7 @@ def test_with_classes_the_fit_is_conditional() -> None:
     evaluated = part(300, 2)
     assert evaluated.classes is not None
     fitted = roundtrip(part(2000, 0), part(300, 1), 1, config=replace(SMALL, checks=1), n_draws=500)
-    assert fitted.chosen["classes"] == "conditional"
+    assert fitted.chosen["fit"] == "conditional"
     right, wrong = fitted.score(evaluated), fitted.score(Part(evaluated.cells, 1 - evaluated.classes))
     assert np.mean(right > wrong) > 0.95
     within_class = (evaluated.cells - np.where(evaluated.classes == 0, -1.0, 1.0)[:, None]) / 0.3

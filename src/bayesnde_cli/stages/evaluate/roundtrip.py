@@ -35,7 +35,7 @@ class FittedRoundtrip(NamedTuple):
 
     score: Callable[[Part], np.ndarray]
     chosen: Figures
-    estimate: Callable[[Part], Estimate]  # the same log-densities with their Monte-Carlo errors
+    estimate: Callable[..., Estimate]  # by so many draws, log-densities with their Monte-Carlo errors
 
 
 class _Look(NamedTuple):
@@ -70,7 +70,7 @@ def roundtrip(
     looks = _looks(phase, first_weights(config, networks), rows, config, judge)
     best = max(looks, key=lambda look: look.choice.log_density)
 
-    def estimate(part: Part) -> Estimate:
+    def estimate(part: Part, n_draws: int = n_draws) -> Estimate:
         found = estimator.estimate(
             best.weights, best.choice, part.cells, _one_hot(part, n_classes),
             n_draws=n_draws, seed=derive_seed(seed, "score"),
@@ -86,7 +86,7 @@ def roundtrip(
         "validation_log_density": figure(best.choice.log_density),
         "latent_dim": networks.decoder.n_in,
         "draws": n_draws,
-        "classes": "conditional" if n_classes else None,
+        "fit": "conditional" if n_classes else "all rows",
         "n_fit_rows": len(train.cells),
     }
     return FittedRoundtrip(lambda part: estimate(part).log_density, chosen, estimate)

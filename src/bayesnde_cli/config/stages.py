@@ -389,8 +389,8 @@ class EvaluateConfig(StageConfig):
 
     baselines: bool = setting(True, "Fit plain estimators to the same rows, to compare with.", panel="Figures")
     baseline: tuple[str, ...] = setting(
-        (), "A neural density to compare with, too, fitted in minutes; repeatable.", choices=(*NEURAL_BASELINES, "roundtrip"),
-        metavar="NAME", panel="Figures",
+        (), "A neural density to compare with, too, fitted in minutes; repeatable.",
+        choices=(*NEURAL_BASELINES, "roundtrip"), metavar="NAME", panel="Figures",
     )  # fmt: skip
     accuracy_rows: int = setting(
         256, "With a condition: rows at most that are scored under every class, for the accuracy of the likeliest one; "

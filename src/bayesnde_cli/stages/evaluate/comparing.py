@@ -28,7 +28,7 @@ from bayesnde_cli.stages.reporting import Report
 # The mixture once more where the columns have gone through their own distributions, as the model sees them.
 SCALED_MIXTURE = "gaussian_mixture_scaled"
 # Of roundtrip: steps of the trial that chooses a scaling, draws where validation rows are compared, and for a density.
-# The paper has 40,000 of a proposal that is not chosen; ours is, and 10,000 take minutes instead of a quarter of an hour.
+# The paper has 40,000 of a proposal that is not chosen; ours is, and 10,000 are quicker.
 _TRIAL_STEPS, _FEW_DRAWS, _DRAWS = 1000, 1000, 10_000
 
 

@@ -19,6 +19,7 @@ _LOG_2_PI = math.log(2.0 * math.pi)
 # Steps of the solver while training; then they are doubled until log-densities move less than this, in nats.
 _FEWEST_STEPS, _MOST_STEPS = 16, 256
 _TOLERANCE = 0.005
+_SETTLING_ROWS = 256
 
 
 class FlowMatching(torch.nn.Module):
@@ -59,6 +60,7 @@ class FlowMatching(torch.nn.Module):
 
     def settle(self, x: Tensor, context: Tensor | None) -> Figures:
         """Set the solver's steps so that these rows' log-densities no longer move; how many, and the last move."""
+        x, context = x[:_SETTLING_ROWS], None if context is None else context[:_SETTLING_ROWS]
         found, change = self.log_density(x, context), math.inf
         while change > _TOLERANCE and self.n_steps < _MOST_STEPS:
             self.n_steps *= 2

@@ -58,8 +58,9 @@ def reproduce(
 ) -> None:
     """The paper's experiments by name: our figure beside the paper's and beside every competitor's.
 
-    All methods have the same rows. An arm is one recipe or competitor with one seed; it has a folder in the run directory, with its result.json, and
-    goes on where it was stopped. --set changes a setting of our recipes, and the result says so.
+    All methods have the same rows. An arm is one recipe or competitor with one seed; it has a folder in the run
+    directory, with its result.json, and goes on where it was stopped. --set changes a setting of our recipes, and the
+    result says so.
 
     \b
     Example:

@@ -44,9 +44,7 @@ class Competitor:
     chosen: Figures  # settings that were found, and `scaling`, the name of the space
     seconds_fit: float  # with the choice of the space
     seconds_score: float
-    log_density_of: Callable[
-        [Mapping[str, Parts]], np.ndarray
-    ]  # of others that are to be evaluated
+    log_density_of: Callable[[Mapping[str, Parts]], np.ndarray]  # of others that are to be evaluated
 
 
 COMPETITORS: Mapping[str, Method] = (

@@ -3,7 +3,7 @@
 The grid spans the box of the training rows, a little widened. Its points are never trained on, nor do they choose.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from bayesnde_cli.stages import evaluate
 from bayesnde_cli.stages.evaluate.comparing import Tables
 from bayesnde_cli.stages.evaluate.rows import TableRows, split_rows
 from bayesnde_cli.stages.reading import read_schema
+from bayesnde_cli.stages.reproduce.density_map import DensityMap, grid_points
 from bayesnde_cli.stages.reproduce.experiments import Experiment
 
 MAP_SCHEMA, MAP_VERSION = "density_map", 1
@@ -30,25 +31,7 @@ COLUMNS = ("x1", "x2", "log_density")
 N_SIDE = 50
 _MARGIN = 0.05
 # Importance-sampling draws of a point of ours: far more than a colour can show.
-_N_DRAWS = 256
-
-
-@dataclass(frozen=True)
-class DensityMap:
-    """A log-density on a grid, in the units of the file."""
-
-    x1: np.ndarray  # (n1,), at equal distances
-    x2: np.ndarray  # (n2,)
-    log_density: np.ndarray  # (n1, n2)
-
-    @property
-    def points(self) -> np.ndarray:
-        """The points of the grid, the second column fastest. (n1 * n2, 2)."""
-        return grid_points(self.x1, self.x2)
-
-    def is_beside(self, other: "DensityMap") -> bool:
-        """Whether both have the same points."""
-        return np.array_equal(self.x1, other.x1) and np.array_equal(self.x2, other.x2)
+_N_DRAWS = 128
 
 
 def simulator_of(experiment: Experiment) -> Simulator | None:
@@ -65,11 +48,6 @@ def sides(train: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     margin = _MARGIN * (high - low)
     first, second = np.linspace(low - margin, high + margin, N_SIDE).T
     return first, second
-
-
-def grid_points(x1: np.ndarray, x2: np.ndarray) -> np.ndarray:
-    """All pairs, the second fastest. (n1 * n2, 2)."""
-    return np.stack(np.meshgrid(x1, x2, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
 def write_own_map(arm: ArmLayout, config: EvaluateConfig) -> None:

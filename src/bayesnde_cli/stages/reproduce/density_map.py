@@ -5,6 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import rankdata
 
+# What has a larger log-density is a spike beyond all colours, and is kept from overflow.
+_LARGEST = 300.0
+
 
 @dataclass(frozen=True)
 class DensityMap:
@@ -22,7 +25,7 @@ class DensityMap:
     @property
     def density(self) -> np.ndarray:
         """The density at every point, 0 where there is none. (n1, n2)."""
-        return np.nan_to_num(np.exp(self.log_density), nan=0.0)
+        return np.nan_to_num(np.exp(np.minimum(self.log_density, _LARGEST)), nan=0.0)
 
     def is_beside(self, other: "DensityMap") -> bool:
         """Whether both have the same points."""

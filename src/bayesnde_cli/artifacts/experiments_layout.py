@@ -26,6 +26,11 @@ class ArmLayout:
         """The log-density, or score, of every test row by a competitor."""
         return self.root / "scores.parquet"
 
+    @property
+    def map_file(self) -> Path:
+        """The log-density on a grid, if the experiment has two columns."""
+        return self.root / "map.parquet"
+
 
 @dataclass(frozen=True)
 class ExperimentsLayout:

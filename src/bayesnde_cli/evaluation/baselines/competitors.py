@@ -1,7 +1,7 @@
 """Competitors: each has the same rows as the model, and the same choice of how columns are scaled."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +44,7 @@ class Competitor:
     chosen: Figures  # settings that were found, and `scaling`, the name of the space
     seconds_fit: float  # with the choice of the space
     seconds_score: float
+    log_density_of: Callable[[Mapping[str, Parts]], np.ndarray]  # of others that are to be evaluated
 
 
 COMPETITORS: Mapping[str, Method] = (
@@ -69,12 +70,18 @@ def competitor(
     seconds_fit = time.perf_counter() - begun
     score = fitted.score(parts.evaluated)
     seconds_score = time.perf_counter() - begun - seconds_fit
+
+    def log_density_of(others: Mapping[str, Parts]) -> np.ndarray:
+        part = others[scaling].standardised().evaluated
+        return part.in_file(fitted.score(part)) if method.is_density else fitted.score(part)
+
     return Competitor(
         log_density=parts.evaluated.in_file(score) if method.is_density else score,
         validation=mean_in_file(fitted, parts.validation) if method.is_density else None,
         chosen=with_class_names(fitted.chosen, parts.class_names) | {"scaling": scaling},
         seconds_fit=seconds_fit,
         seconds_score=seconds_score,
+        log_density_of=log_density_of,
     )
 
 

@@ -102,6 +102,7 @@ def _run_arm(
     layout: ExperimentsLayout, experiment: Experiment, asked: Asked, method: str, seed: int, report: Report
 ) -> Result:
     from bayesnde_cli.stages.reproduce.competitor_arm import run_competitor
+    from bayesnde_cli.stages.reproduce.maps import simulator_of, write_own_map
     from bayesnde_cli.stages.reproduce.own_arm import run_own
     from bayesnde_cli.stages.reproduce.rows import data_files, unit_interval_shift
     from bayesnde_cli.stages.reproduce.settings import arm_settings
@@ -114,6 +115,8 @@ def _run_arm(
     there = read_result(arm.result_file) if arm.result_file.exists() and not asked.is_restart else None
     if there is not None:
         _refuse_other(there, settings, test_rows, str(arm.root))
+        if not arm.map_file.exists():
+            _add_map(layout, experiment, asked, there, report)
         return there
     files = data_files(layout, experiment, asked.data_dir)
     if is_own:
@@ -126,6 +129,8 @@ def _run_arm(
             _run_arm(layout, whole, plain, recipe.base, whole.seeds[0], report)
             base = layout.arm(whole.name, recipe.base, whole.seeds[0])
         found = run_own(arm, files, own, report, base=base)
+        if simulator_of(experiment) is not None:
+            write_own_map(arm, own.evaluate)
     else:
         found = run_competitor(layout, experiment, arm, method, files, report, seed=seed, test_rows=test_rows)
     shift = unit_interval_shift(layout, experiment, files, test_rows, report)
@@ -137,6 +142,29 @@ def _run_arm(
     )  # fmt: skip
     write_result(arm.result_file, result)
     return result
+
+
+def _add_map(
+    layout: ExperimentsLayout, experiment: Experiment, asked: Asked, there: Result, report: Report
+) -> None:  # fmt: skip
+    """The map of a finished arm that has none; its result stays as it is."""
+    from bayesnde_cli.stages.reproduce.competitor_arm import map_competitor
+    from bayesnde_cli.stages.reproduce.maps import simulator_of, write_own_map
+    from bayesnde_cli.stages.reproduce.rows import data_files
+    from bayesnde_cli.stages.reproduce.settings import arm_settings
+
+    arm = layout.arm(*there.key)
+    if simulator_of(experiment) is None:
+        return
+    if not there.is_own:
+        files = data_files(layout, experiment, asked.data_dir)
+        map_competitor(
+            layout, experiment, arm, there.method, files, report, seed=there.seed, test_rows=there.test_rows
+        )  # fmt: skip
+    elif arm.run.manifest_file("refine").exists():  # without its model, all that is left is the result
+        recipe = experiment.recipes[there.method]
+        own = arm_settings(experiment, recipe, seed=there.seed, test_rows=there.test_rows, more=asked.settings)
+        write_own_map(arm, own.evaluate)
 
 
 def _refuse_other(there: Result, settings: list[str], test_rows: int | None, folder: str) -> None:

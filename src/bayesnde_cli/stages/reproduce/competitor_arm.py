@@ -11,6 +11,7 @@ from bayesnde_cli.evaluation.baselines import competitor
 from bayesnde_cli.stages.evaluate.comparing import METHODS
 from bayesnde_cli.stages.reporting import Report
 from bayesnde_cli.stages.reproduce.experiments import Experiment
+from bayesnde_cli.stages.reproduce.maps import simulator_of, write_competitor_map
 from bayesnde_cli.stages.reproduce.own_arm import Outcome, density_figures
 from bayesnde_cli.stages.reproduce.rows import competitors_tables, rows_sha256
 from bayesnde_cli.stages.reproduce.scores import SCORES_SCHEMA, SCORES_VERSION
@@ -20,7 +21,7 @@ def run_competitor(
     layout: ExperimentsLayout, experiment: Experiment, arm: ArmLayout, name: str, files: Sequence[Path],
     report: Report, *, seed: int, test_rows: int | None,
 ) -> Outcome:  # fmt: skip
-    """Fit the competitor and score the test rows."""
+    """Fit the competitor and score the test rows; an experiment with maps has one of it."""
     schema, tables = competitors_tables(layout, experiment, files, test_rows, report)
     rows = tables.evaluated
     report.note(f"fitting {name}")
@@ -29,7 +30,19 @@ def run_competitor(
     scores = pa.table({"row_id": rows.row_ids, "log_density": found.log_density})
     arm.root.mkdir(parents=True, exist_ok=True)
     write_table(arm.scores_file, scores, schema_name=SCORES_SCHEMA, schema_version=SCORES_VERSION, run_id=digest[:16])
+    if simulator_of(experiment) is not None:
+        write_competitor_map(arm, schema, tables, found)
     figures = density_figures(found.log_density, rows.truth, rows.is_outlier)
     if found.validation is None:  # a detector's score is no density
         figures |= {"mean_log_density": None, "mean_log_density_se": None}
     return Outcome(figures, found.chosen, digest, found.seconds_fit, found.seconds_score, "cpu, 1 thread")
+
+
+def map_competitor(
+    layout: ExperimentsLayout, experiment: Experiment, arm: ArmLayout, name: str, files: Sequence[Path],
+    report: Report, *, seed: int, test_rows: int | None,
+) -> None:  # fmt: skip
+    """The map of an arm that was finished without one: the same fit once more, as no fit is kept."""
+    schema, tables = competitors_tables(layout, experiment, files, test_rows, report)
+    report.note(f"fitting {name} again, for its map")
+    write_competitor_map(arm, schema, tables, competitor(name, tables.spaces(schema), seed=seed, methods=METHODS))

@@ -15,6 +15,7 @@ from bayesnde_cli.artifacts.tables import read_table
 from bayesnde_cli.errors import BadArtifact, BadUsage
 from bayesnde_cli.evaluation.scores import gain_figures
 from bayesnde_cli.stages.reporting import counted
+from bayesnde_cli.stages.reproduce.drawing import draw_all
 from bayesnde_cli.stages.reproduce.experiments import DEFAULT, EXPERIMENTS
 from bayesnde_cli.stages.reproduce.result import Result, read_result, result_from
 from bayesnde_cli.stages.reproduce.results_page import results_page
@@ -60,6 +61,7 @@ def collect_results(root: Path, page: Path) -> Collected:
     document = {"schema": COLLECTION_SCHEMA, "schema_version": COLLECTION_VERSION,
                 "results": [result.as_dict() for result in merged]}  # fmt: skip
     atomic.write_json(store, document)
+    draw_all(layout, merged, page.parent)
     atomic.write_bytes(page, results_page(merged, page.parent).encode())
     return Collected(str(page), len(merged), len(new))
 

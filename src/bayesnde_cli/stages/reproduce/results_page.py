@@ -17,13 +17,9 @@ from bayesnde_cli.stages.reproduce.experiments import (
     SPEARMAN,
     Experiment,
 )
+from bayesnde_cli.stages.reproduce.method_names import method_name
 from bayesnde_cli.stages.reproduce.result import Result
 
-_NAMES = {
-    "gaussian": "Gaussian", "gaussian_mixture": "Gaussian mixture", "kernel_density": "kernel density", "made": "MADE",
-    "maf": "MAF", "realnvp": "Real NVP", "nsf": "NSF", "cfm": "flow matching (CFM)", "resflow": "Residual Flow",
-    "roundtrip": "Roundtrip", "one_class_svm": "one-class SVM", "isolation_forest": "isolation forest",
-}  # fmt: skip
 _FIGURE_NAMES = {LOG_DENSITY: "mean log-density", SPEARMAN: "Spearman", PRECISION: "precision at k"}
 
 
@@ -168,9 +164,8 @@ def _by_method(results: Sequence[Result]) -> Mapping[str, list[Result]]:
 
 
 def _name(experiment: Experiment, method: str) -> str:
-    if method not in experiment.recipes:
-        return _NAMES.get(method, method)
-    return f"**ours, {method}**" if method == DEFAULT else f"ours, {method}"
+    name = method_name(method, is_own=method in experiment.recipes)
+    return f"**{name}**" if method == DEFAULT else name
 
 
 def _mean(group: Sequence[Result], figure: str) -> float:

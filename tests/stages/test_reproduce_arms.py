@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[FakeEngine]:
         return Opened(engines[-1], "fake")
 
     monkeypatch.setattr(own_arm, "open_engine", factory)
-    fake_model.install(monkeypatch, fake_model.NormalModel(n_columns=2))
+    models = partial(evaluate.run_evaluate, models=lambda *_: fake_model.NormalModel(n_columns=2))
+    monkeypatch.setattr(own_arm, "run_evaluate", models)
     monkeypatch.setattr(evaluate, "report_bytes", lambda *_: b"")  # its pictures take most of the time
     return engines
 

@@ -77,8 +77,8 @@ def test_all_methods_have_the_same_rows_with_the_same_noise(
     assert (moved[:, :3] > 0).mean() > 0.99
     assert moved[:, :3].max() <= 0.2
     # Negative controls: other noise, other rows.
-    assert _prepared(tmp_path / "seed", table, _own(LATTICES, DEFAULT, None, "prepare.seed=43"))[0] != digest
-    assert _prepared(tmp_path / "split", table, _own(LATTICES, DEFAULT, None), split="validation")[0] != digest
+    assert _prepared(tmp_path / "seed", table, _own(LATTICES, PAPER, None, "prepare.seed=43"))[0] != digest
+    assert _prepared(tmp_path / "default", table, _own(LATTICES, DEFAULT, None), split="validation")[0] != digest
 
 
 def test_training_and_validation_rows_are_the_same_too(

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from bayesnde_cli.stages import reproduce
+
 NAMES = [
     "involute", "gmm-2", "gmm-5", "gmm-10", "gmm-15", "gmm-20", "gmm-25", "bank", "parktele", "pendigits10", "vehicle",
     "eegeye", "shuttle", "cardio", "pendigits", "ablation-2d", "ablation-15d", "budget-sweep", "timing",
@@ -113,8 +115,9 @@ def test_the_list_in_json_has_what_a_machine_needs_to_run_them(bayesnde: Callabl
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )
 def test_what_is_asked_wrong_gets_one_message_of_three_parts(
-    arguments: list[str], message: str, bayesnde: Callable, tmp_path: Path
+    arguments: list[str], message: str, bayesnde: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reproduce, "_run_arm", None)  # nothing is run, and a test that fails does not take an hour
     assert bayesnde("reproduce", *arguments) == (2, "", f"error: {message}\n")
     assert not list(tmp_path.iterdir())
 
@@ -158,6 +161,7 @@ def test_a_raw_file_that_is_not_the_published_one_is_refused(
 def test_a_part_of_an_array_is_no_division_of_the_arms(
     first: int, last: int, n_tasks: int, bayesnde: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reproduce, "_run_arm", None)
     for name, value in {"ID": first, "MIN": first, "MAX": last, "COUNT": n_tasks}.items():
         monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", str(value))
     assert bayesnde("reproduce", "involute", "--shard", "auto") == (

@@ -99,6 +99,8 @@ def _imported_by(arguments: list[str], cwd: Path) -> set[str]:
         ["outliers", "--help"],
         ["classify", "--help"],
         ["grid", "--help"],
+        ["reproduce", "--help"],
+        ["reproduce", "--list"],
         ["simulate", "--help"],
         ["slurm", "--help"],
         ["status"],

@@ -46,9 +46,9 @@ class ExperimentsLayout:
         """The rows of an experiment with simulated data."""
         return self.folder / experiment / "data.parquet"
 
-    def prepared(self, experiment: str, scaling: str) -> RunLayout:
+    def prepared(self, experiment: str, scaling: str, test_rows: int | None) -> RunLayout:
         """A run directory with the rows of an experiment and nothing else, for those who are not ours."""
-        return RunLayout(self.folder / experiment / f"rows-{scaling}")
+        return RunLayout(self.folder / experiment / f"rows-{scaling}-{test_rows or 'all'}")
 
     def arm(self, experiment: str, method: str, seed: int) -> ArmLayout:
         return ArmLayout(self.folder / experiment / f"{method}-seed{seed}")

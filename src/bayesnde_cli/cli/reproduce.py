@@ -1,6 +1,7 @@
 """`bayesnde reproduce`: the paper's experiments by name."""
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -105,8 +106,10 @@ def reproduce(
 
 
 def _seeds(text: str | None) -> tuple[int, ...]:
-    words = [word.strip() for word in (text or "").split(",") if word.strip()]
-    if not all(word.isascii() and word.isdigit() and int(word) < 2**32 for word in words):
+    if text is None:
+        return ()
+    words = [word.strip() for word in text.split(",")]
+    if not all(re.fullmatch(r"\d{1,10}", word, re.ASCII) and int(word) < 2**32 for word in words):
         raise BadUsage(
             f"--seeds {text} is no list of seeds", found="whole numbers from 0 to 4294967295, with commas between them",
             hint="for instance --seeds 0,3,7",
@@ -122,4 +125,11 @@ def _shard(text: str | None) -> "Shard | None":
     found = parse_shard(text, os.environ)
     if isinstance(found, Shard):
         return found
-    return Shard(found.id - found.min + 1, found.max - found.min + 1)
+    # Nothing remembers how an array divided the arms: a part of it would divide them otherwise.
+    if found.min not in (0, 1) or found.max - found.min + 1 != found.count:
+        raise BadUsage(
+            "--shard auto needs a whole array that starts at 0 or 1",
+            found=f"this one has {found.count} tasks, from {found.min} to {found.max}",
+            hint="write `--shard 3/8` for the third of eight shards",
+        )
+    return Shard(found.id - found.min + 1, found.count)

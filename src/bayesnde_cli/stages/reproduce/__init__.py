@@ -8,14 +8,15 @@ from typing import Any
 from bayesnde_cli import __version__
 from bayesnde_cli.artifacts import environment
 from bayesnde_cli.artifacts.experiments_layout import ExperimentsLayout
-from bayesnde_cli.artifacts.shards import Shard
+from bayesnde_cli.artifacts.shards import Shard, blocks_of
 from bayesnde_cli.config import nearest_hint
 from bayesnde_cli.errors import BadUsage, SettingsDiffer
 from bayesnde_cli.stages.reporting import Report, aligned, duration
-from bayesnde_cli.stages.reproduce.experiments import EXPERIMENTS, LOG_DENSITY, Experiment
+from bayesnde_cli.stages.reproduce.experiments import EXPERIMENTS, LOG_DENSITY, SECONDS, Experiment
 from bayesnde_cli.stages.reproduce.result import Result, read_result, write_result
 
 ALL = "all"
+_SCORING = ("density.", "evaluate.")
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,10 @@ class Reproduced:
     def __str__(self) -> str:
         if not self.results:
             return f"{self.experiment.name}: no arm in this shard"
-        figure = self.experiment.figure if self.experiment.figure != "seconds" else LOG_DENSITY
+        figure = self.experiment.figure
         rows = [
-            [result.method, str(result.seed), shown(result.figures.get(figure)), self._paper(result.method),
-             duration(result.seconds)]
+            [result.method, str(result.seed), shown((result.figures | {SECONDS: result.seconds}).get(figure)),
+             self._paper(result.method), duration(result.seconds)]
             for result in self.results
         ]  # fmt: skip
         header = [self.experiment.name, "seed", figure, "in the paper", "time"]
@@ -68,8 +69,6 @@ def run_reproduce(root: Path, experiment: Experiment, asked: Asked, report: Repo
     """Run the arms that are asked for, one after the other; what is done is not done again."""
     layout = ExperimentsLayout(root)
     arms = arms_of(experiment, asked)
-    if asked.shard is not None:
-        arms = arms[asked.shard.index - 1 :: asked.shard.count]
     if asked.is_download and arms:
         from bayesnde_cli.stages.reproduce.downloading import download
 
@@ -78,22 +77,26 @@ def run_reproduce(root: Path, experiment: Experiment, asked: Asked, report: Repo
 
 
 def arms_of(experiment: Experiment, asked: Asked) -> list[tuple[str, int]]:
-    """Recipes and methods by seeds; without any named, the recipes that the experiment runs first."""
+    """Recipes and methods by seeds, those of the shard; without any named, the recipes that are to run first."""
     recipes = _named("recipe", asked.recipes, tuple(experiment.recipes), experiment)
     methods = _named("method", asked.methods, experiment.methods, experiment)
     chosen = (*recipes, *methods) or experiment.first
-    return [(method, seed) for method in chosen for seed in asked.seeds or experiment.seeds]
+    seeds = dict.fromkeys(asked.seeds or experiment.seeds)
+    arms = [(method, seed) for method in chosen for seed in seeds]
+    return arms if asked.shard is None else [arms[index] for index in blocks_of(asked.shard, len(arms))]
 
 
 def _named(kind: str, asked: Sequence[str], known: Sequence[str], experiment: Experiment) -> tuple[str, ...]:
-    if ALL in asked:
+    if ALL in asked and known:
         return tuple(known)
     for name in asked:
         if name not in known:
             raise BadUsage(
                 f"{experiment.name} has no {kind} '{name}'",
                 found=f"{kind}s: {', '.join((*known, ALL)) if known else '(none)'}",
-                hint=nearest_hint(name, list(known), f"use one of these with --{kind}"),
+                hint=nearest_hint(name, list(known), f"use one of these with --{kind}")
+                if known
+                else f"leave --{kind} out",
             )
     return tuple(dict.fromkeys(asked))
 
@@ -103,7 +106,7 @@ def _run_arm(
 ) -> Result:
     from bayesnde_cli.stages.reproduce.competitor_arm import run_competitor
     from bayesnde_cli.stages.reproduce.maps import simulator_of, write_own_map
-    from bayesnde_cli.stages.reproduce.own_arm import run_own
+    from bayesnde_cli.stages.reproduce.own_arm import forget_arm, run_own
     from bayesnde_cli.stages.reproduce.rows import data_files, unit_interval_shift
     from bayesnde_cli.stages.reproduce.settings import arm_settings
 
@@ -112,8 +115,10 @@ def _run_arm(
     is_own = method in experiment.recipes
     settings = list(asked.settings) if is_own else []
     report.note(f"{experiment.name}: {method}, seed {seed}")
-    there = read_result(arm.result_file) if arm.result_file.exists() and not asked.is_restart else None
-    if there is not None:
+    if asked.is_restart:
+        forget_arm(arm)
+    if arm.result_file.exists():
+        there = read_result(arm.result_file)
         _refuse_other(there, settings, test_rows, str(arm.root))
         if not arm.map_file.exists():
             _add_map(layout, experiment, asked, there, report)
@@ -124,6 +129,7 @@ def _run_arm(
         own = arm_settings(experiment, recipe, seed=seed, test_rows=test_rows, more=asked.settings)
         base = None
         if recipe.base is not None:  # the model of the experiment whose folder it shares
+            _refuse_settings_of_model(asked.settings, method)
             whole = EXPERIMENTS[experiment.folder_name]
             plain = replace(asked, settings=(), is_restart=False)
             _run_arm(layout, whole, plain, recipe.base, whole.seeds[0], report)
@@ -176,6 +182,17 @@ def _refuse_other(there: Result, settings: list[str], test_rows: int | None, fol
             f"{folder} was run with other settings",
             found=differences,
             hint="add --restart to run it again, or keep it and use another directory with --run OTHER",
+        )
+
+
+def _refuse_settings_of_model(settings: Sequence[str], method: str) -> None:
+    """A recipe that takes another one's model cannot change it."""
+    idle = [text for text in settings if not text.startswith(_SCORING)]
+    if idle:
+        raise BadUsage(
+            f"{method} scores with a model that is there",
+            found=[f"--set {text} would change nothing" for text in idle],
+            hint="set only what density and evaluate have",
         )
 
 

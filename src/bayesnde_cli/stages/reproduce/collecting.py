@@ -63,12 +63,16 @@ def collect_results(root: Path, page: Path) -> Collected:
     atomic.write_json(store, document)
     draw_all(layout, merged, page.parent)
     atomic.write_bytes(page, results_page(merged, page.parent).encode())
-    return Collected(str(page), len(merged), len(new))
+    return Collected(str(page), len(merged), sum(result in new for result in merged))
 
 
 def merge(old: Iterable[Result], new: Iterable[Result]) -> list[Result]:
     """One result of every arm, the newer one, in the order of the experiments, then of methods and seeds."""
-    by_key = {result.key: result for result in (*old, *new)}
+    by_key: dict[tuple[str, str, int], Result] = {}
+    for result in (*old, *new):
+        there = by_key.get(result.key)
+        if there is None or result.ended >= there.ended:  # the same one once more: it may have a gain now
+            by_key[result.key] = result
     places = {name: index for index, name in enumerate(EXPERIMENTS)}
     return sorted(
         by_key.values(), key=lambda r: (places.get(r.experiment, len(places)), not r.is_own, r.method, r.seed)
@@ -102,8 +106,10 @@ def _stored(store: Path) -> list[Result]:
 def _with_gain(layout: ExperimentsLayout, result: Result) -> Result:
     """A result, with how much higher our default's log-density of the same rows is, if that is there."""
     arm = layout.arm(result.experiment, result.method, result.seed)
+    if result.figures.get("mean_log_density") is None or result.experiment not in EXPERIMENTS:
+        return result
     ours = layout.arm(result.experiment, DEFAULT, EXPERIMENTS[result.experiment].seeds[0])
-    if result.figures.get("mean_log_density") is None or not ours.result_file.exists() or ours == arm:
+    if not ours.result_file.exists() or ours == arm:
         return result
     if read_result(ours.result_file).rows_sha256 != result.rows_sha256:
         return result

@@ -2,7 +2,9 @@
 
 import io
 import zipfile
+import zlib
 from collections.abc import Sequence
+from http.client import HTTPException
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -46,15 +48,15 @@ def _place(folder: Path, raw: RawSet, address: str) -> None:
                 found=[found, f"expected SHA-256 {wanted}"],
                 hint=f"the archive may have changed: get the file elsewhere, and put it at {folder / file}",
             )
-        (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        atomic.write_bytes(folder / file, data)
+    for file in raw.files:  # all of them are good: half a set is of no use
+        atomic.write_bytes(folder / file, members[Path(file).name])
 
 
 def _fetched(address: str) -> bytes:
     try:
         with urlopen(address, timeout=_SECONDS) as answer:
             data: bytes = answer.read(_MOST_BYTES + 1)
-    except (URLError, OSError, ValueError) as error:
+    except (URLError, OSError, ValueError, HTTPException) as error:
         raise BadInput(
             f"{address} cannot be fetched",
             found=str(getattr(error, "reason", error)),
@@ -79,6 +81,6 @@ def _members(data: bytes, address: str) -> dict[str, bytes]:
                 found |= (
                     _members(inner, address) if entry.filename.endswith(".zip") else {Path(entry.filename).name: inner}
                 )
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
         raise BadInput(f"{address} is no archive that can be read", found=str(error), hint="get it by hand") from error
     return found

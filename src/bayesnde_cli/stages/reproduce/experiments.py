@@ -14,7 +14,7 @@ DIMENSIONS = (2, 5, 10, 15, 20, 25)
 SIMULATED_ROWS, SIMULATED_SEED = 20_000, 1024
 
 # Figures of a result.
-LOG_DENSITY, SPEARMAN, PRECISION = "mean_log_density", "spearman", "precision_at_k"
+LOG_DENSITY, SPEARMAN, PRECISION, SECONDS = "mean_log_density", "spearman", "precision_at_k", "seconds"
 
 FLOWS = ("made", "maf", "realnvp", "nsf", "cfm", "resflow")
 DENSITY_METHODS = ("gaussian", "gaussian_mixture", "kernel_density", *FLOWS, "roundtrip")
@@ -170,7 +170,7 @@ def _budget_sweep() -> Experiment:
 
 def _timing(bank: Experiment) -> Experiment:
     return Experiment(
-        "timing", "training and scoring of 500 BANK rows, as ratios", bank.preset, "seconds", bank.recipes,
+        "timing", "training and scoring of 500 BANK rows, as ratios", bank.preset, SECONDS, bank.recipes,
         files=bank.files, is_unit_interval=True, folder="timing", methods=bank.methods,
         paper={"cfm": 2.1 * 60, "maf": 2.6 * 60, "roundtrip": 6.1 * 60, "realnvp": 43.6 * 60, "resflow": 756 * 60,
                PAPER: 64.2 * 60},

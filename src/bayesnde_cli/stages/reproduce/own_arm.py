@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bayesnde_cli.artifacts import manifest as manifests
-from bayesnde_cli.artifacts.atomic import cannot_write, temporary_beside
+from bayesnde_cli.artifacts.atomic import cannot_write, sweep, temporary_beside
 from bayesnde_cli.artifacts.discard import discard
 from bayesnde_cli.artifacts.experiments_layout import ArmLayout
 from bayesnde_cli.artifacts.layout import TEST_SET, RunLayout
@@ -74,6 +74,17 @@ def run_own(
     )
 
 
+def forget_arm(arm: ArmLayout) -> None:
+    """Remove what an arm has made. Its result goes first: what is left of a half removed arm is no answer."""
+    with cannot_write(arm.root):
+        for file in (arm.result_file, arm.map_file, arm.scores_file):
+            file.unlink(missing_ok=True)
+    for stage in ("evaluate", "density", "posterior"):
+        discard(arm.run, stage, TEST_SET)
+    for stage in reversed(_FITTING):
+        discard(arm.run, stage)
+
+
 def own_figures(
     run: RunLayout, metrics: dict[str, Any], truth: np.ndarray | None, is_outlier: np.ndarray | None
 ) -> Figures:
@@ -106,6 +117,7 @@ def density_figures(log_density: np.ndarray, truth: np.ndarray | None, is_outlie
 
 def _copy_model(base: RunLayout, run: RunLayout) -> None:
     """The fitted model of another arm, stage by stage; one that is there is kept."""
+    sweep(run.root)
     for stage in _FITTING:
         if run.manifest_file(stage).exists():
             continue

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
-from bayesnde_cli.stages.reporting import duration
+from bayesnde_cli.stages.reporting import counted, duration
 from bayesnde_cli.stages.reproduce.experiments import (
     DEFAULT,
     EXPERIMENTS,
@@ -84,7 +84,8 @@ def _figures(experiment: Experiment, results: Sequence[Result]) -> list[str]:
             cells = [f"{_name(experiment, name)}, importance sampling instead of the bridge"]
             cells += [_number(fmean(r["figures"][figure] for r in without))]
             cells += [_number(0.5932 if experiment.dim == 15 and name == PAPER else None)]
-            cells += [_number(fmean(r["figures"][LOG_DENSITY] for r in without)), ""] if figure == SPEARMAN else [""]
+            cells += [_number(fmean(r["figures"][LOG_DENSITY] for r in without))] if figure == SPEARMAN else []
+            cells += [""] if has_gain else []
             rows.append([*cells, *_origin(experiment, group)])
     for name, value in experiment.paper.items():
         if name not in groups:
@@ -113,7 +114,7 @@ def _budgets(experiment: Experiment, results: Sequence[Result]) -> list[str]:
         rows.append(
             [name.removeprefix("budget-"), _over_seeds(bridge), _over_seeds(importance), _over_seeds(gain),
              _number(experiment.paper.get(name)), _number(fmean(r.figures["mean_mc_se"] for r in group)),
-             f"`{_command(experiment, name, group)}`"]
+             _commands(experiment, group)]
         )  # fmt: skip
     return _table(header, rows)
 
@@ -130,7 +131,7 @@ def _times(experiment: Experiment, results: Sequence[Result]) -> list[str]:
         rows.append(
             [_name(experiment, name), duration(first.seconds_fit), duration(first.seconds_score),
              duration(first.seconds), ratio, "" if paper is None else duration(paper), first.device,
-             f"`{_command(experiment, name, group)}`"]
+             _commands(experiment, group)]
         )  # fmt: skip
     return _table(header, rows)
 
@@ -138,13 +139,22 @@ def _times(experiment: Experiment, results: Sequence[Result]) -> list[str]:
 def _origin(experiment: Experiment, group: Sequence[Result]) -> list[str]:
     seeds = ", ".join(str(r.seed) for r in group)
     time = duration(fmean(r.seconds for r in group))
-    return [f"{group[0].figures['n']:,}", seeds, time, f"`{_command(experiment, group[0].method, group)}`"]
+    return [f"{group[0].figures['n']:,}", seeds, time, _commands(experiment, group)]
+
+
+def _commands(experiment: Experiment, group: Sequence[Result]) -> str:
+    """What the user types for these arms of one method: once more for seeds that were run otherwise."""
+    alike: dict[tuple[object, ...], list[Result]] = defaultdict(list)
+    for result in group:
+        alike[result.test_rows, *result.settings].append(result)
+    commands = [_command(experiment, part[0].method, part) for part in alike.values()]
+    return "<br>".join(f"`{command}`" for command in commands).replace("|", "\\|")  # a bar would end the cell
 
 
 def _command(experiment: Experiment, method: str | None, group: Sequence[Result] = ()) -> str:
-    """What the user types for these arms."""
+    """What the user types for these arms, all run with the same settings."""
     words = ["bayesnde", "reproduce", *experiment.name.replace("gmm-", "gmm --dim ").split()]
-    if method is not None and method != DEFAULT:
+    if method is not None and (method,) != experiment.first:
         words += ["--recipe" if method in experiment.recipes else "--method", method]
     if group:
         if tuple(r.seed for r in group) != experiment.seeds:
@@ -180,16 +190,19 @@ def _figure(group: Sequence[Result], figure: str) -> str:
         return "–"
     text = _number(mean)
     if len(group) > 1:
-        return f"{text} ({', '.join(_number(r.figures[figure]) for r in group)})"
-    se = group[0].figures.get(f"{figure}_se")
-    return text if se is None else f"{text} ± {se:.2f}"
+        text = f"{text} ({', '.join(_number(r.figures.get(figure)) or '–' for r in group)})"
+    elif (se := group[0].figures.get(f"{figure}_se")) is not None:
+        text = f"{text} ± {se:.2f}"
+    n_lost = sum(r.figures.get("n_not_finite", 0) for r in group) if figure == LOG_DENSITY else 0
+    return f"{text}, without {counted(n_lost, 'row')} at -∞" if n_lost else text
 
 
 def _gain(group: Sequence[Result]) -> str:
     figures = group[0].figures
     if figures.get("gain") is None:
         return ""
-    return f"{figures['gain']:.2f} ± {figures['gain_se']:.2f}"
+    se = figures.get("gain_se")
+    return f"{figures['gain']:.2f}" if se is None else f"{figures['gain']:.2f} ± {se:.2f}"
 
 
 def _over_seeds(values: Sequence[float]) -> str:

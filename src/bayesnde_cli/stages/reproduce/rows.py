@@ -1,5 +1,6 @@
 """The rows of an experiment: found or simulated, prepared by its protocol, and the same for every method."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from bayesnde_cli.data.readers import sources_of
 from bayesnde_cli.data.roles import TRUTH_NAME
 from bayesnde_cli.data.schema import Schema
 from bayesnde_cli.data.simulators import make_simulator, simulate_rows
+from bayesnde_cli.errors import StageBusy
 from bayesnde_cli.stages import prepare
 from bayesnde_cli.stages.evaluate.comparing import Tables
 from bayesnde_cli.stages.evaluate.rows import TableRows, split_rows
@@ -25,6 +27,8 @@ from bayesnde_cli.stages.reporting import Report
 from bayesnde_cli.stages.reproduce.experiments import SIMULATED_ROWS, SIMULATED_SEED, Experiment
 from bayesnde_cli.stages.reproduce.raw_files import found_files
 from bayesnde_cli.stages.reproduce.settings import prepare_settings
+
+_WAIT_SECONDS = 0.5
 
 
 def data_files(layout: ExperimentsLayout, experiment: Experiment, data_dir: Path) -> list[Path]:
@@ -56,13 +60,22 @@ def prepare_rows(layout: RunLayout, files: Sequence[Path], config: PrepareConfig
     prepare.run_on(layout, sources, describe_sources(sources, files), config, report, is_restart=False)
 
 
+def _prepare_shared(layout: RunLayout, files: Sequence[Path], config: PrepareConfig, report: Report) -> None:
+    """Rows that all shards need: whoever comes first prepares them, the others wait."""
+    while True:
+        try:
+            return prepare_rows(layout, files, config, report)
+        except StageBusy:  # by a process that lives: a dead one's claim is no claim
+            time.sleep(_WAIT_SECONDS)
+
+
 def competitors_tables(
     layout: ExperimentsLayout, experiment: Experiment, files: Sequence[Path], test_rows: int | None, report: Report
 ) -> tuple[Schema, Tables]:
     """Training, validation and test rows, in the units of the file and through the columns' own distributions."""
-    run = layout.prepared(experiment.folder_name, "marginal")
+    run = layout.prepared(experiment.folder_name, "marginal", test_rows)
     config = prepare_settings(experiment, test_rows, ("prepare.scale=marginal", "prepare.scale_on=train"))
-    prepare_rows(run, files, config, report)
+    _prepare_shared(run, files, config, report)
     schema = read_schema(run)
     return schema, Tables(*(split_rows(run, schema, split) for split in ("train", "validation", TEST_SET)))
 
@@ -73,8 +86,8 @@ def unit_interval_shift(
     """What takes a log-density in the units of the file to that of the rows scaled to [0, 1]; 0 where neither is."""
     if not experiment.is_unit_interval:
         return 0.0
-    run = layout.prepared(experiment.folder_name, "protocol")
-    prepare_rows(run, files, prepare_settings(experiment, test_rows, ()), report)
+    run = layout.prepared(experiment.folder_name, "protocol", test_rows)
+    _prepare_shared(run, files, prepare_settings(experiment, test_rows, ()), report)
     table = read_table(run.split_file(TEST_SET), ROWS_SCHEMA, ["log_jacobian"], schema_version=ROWS_SCHEMA_VERSION)
     return -float(table["log_jacobian"][0].as_py())  # the same for all rows: the scaling is linear
 

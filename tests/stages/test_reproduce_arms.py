@@ -104,7 +104,8 @@ def test_an_arm_that_is_done_is_not_run_again_and_a_restart_runs_it(bayesnde: Ca
     assert _files(Path("run")) == before
     assert bayesnde(*command, "--restart").code == 0
     changed = {path for path, content in _files(Path("run")).items() if content != before[path]}
-    assert changed == {f"run/reproduce/involute/gaussian-seed0/{name}" for name in ("result.json", "scores.parquet")}
+    names = ("result.json", "scores.parquet", "map.parquet")
+    assert changed == {f"run/reproduce/involute/gaussian-seed0/{name}" for name in names}
 
 
 def test_an_arm_that_was_run_with_other_settings_is_no_answer(bayesnde: Callable) -> None:

@@ -135,7 +135,7 @@ def test_all_arms_have_the_same_box(copy: Path, monkeypatch: pytest.MonkeyPatch)
     _, arm = _competitor_arm(copy)
     theirs, ours = read_map(arm.map_file), read_map(_own_arm(copy).map_file)
     assert ours.is_beside(theirs)
-    train = rows.split_rows(arm_rows := ExperimentsLayout(copy).prepared("involute", "marginal"),
+    train = rows.split_rows(arm_rows := ExperimentsLayout(copy).prepared("involute", "marginal", MIXTURE.test_rows),
                             rows.read_schema(arm_rows), "train").values  # fmt: skip
     span = np.ptp(train, axis=0)
     np.testing.assert_allclose([ours.x1[0], ours.x2[0]], train.min(axis=0) - 0.05 * span)

@@ -121,7 +121,12 @@ def test_an_arm_that_was_run_with_other_settings_is_no_answer(bayesnde: Callable
     found = _result("involute/gaussian-seed0")
     assert (found["test_rows"], found["figures"]["n"]) == (30, 30)
     # Settings are of our recipes: a competitor has none.
-    assert bayesnde(*command, "--test-rows", "30", "--set", "density.draws=3").code == 0
+    assert bayesnde(*command, "--test-rows", "30", "--set", "density.draws=3") == (
+        2,
+        "",
+        "error: --set changes recipes of ours, and none was asked for\n  --set density.draws=3\n"
+        "hint: leave it out, or name a recipe with --recipe\n",
+    )
 
 
 def test_our_arm_from_end_to_end_is_on_the_competitors_rows(bayesnde: Callable, opened: list) -> None:

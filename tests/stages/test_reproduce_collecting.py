@@ -15,10 +15,11 @@ import pytest
 from bayesnde_cli.artifacts.experiments_layout import ExperimentsLayout
 from bayesnde_cli.artifacts.layout import TEST_SET
 from bayesnde_cli.artifacts.tables import write_table
+from bayesnde_cli.errors import BadArtifact
 from bayesnde_cli.stages import reproduce
 from bayesnde_cli.stages.reproduce.collecting import merge
 from bayesnde_cli.stages.reproduce.experiments import EXPERIMENTS, Experiment
-from bayesnde_cli.stages.reproduce.result import Result, write_result
+from bayesnde_cli.stages.reproduce.result import Result, result_from, write_result
 from bayesnde_cli.stages.reproduce.results_page import results_page
 from bayesnde_cli.stages.reproduce.scores import SCORES_SCHEMA, SCORES_VERSION
 from bayesnde_cli.stages.scoring.density_table import DENSITY_SCHEMA, DENSITY_VERSION
@@ -33,6 +34,7 @@ def _of(experiment: str, method: str, seed: int = 0, *, figures: dict[str, Any] 
     plain |= {"precision_at_k": 0.5, "auroc": 0.8}
     if is_own:
         plain |= {"mean_mc_se": 0.02, "n_reliable": 499, "importance": {"spearman": 0.8, "mean_log_density": -2.5}}
+        plain["error"] = plain["importance"]["error"] = 0.1
     fields: dict[str, Any] = {
         "experiment": whole.folder_name, "method": method, "is_own": is_own, "seed": seed, "settings": [],
         "test_rows": whole.test_rows, "figures": plain | (figures or {}), "chosen": {}, "rows_sha256": ROWS,
@@ -112,12 +114,12 @@ def test_rows_that_are_not_the_same_are_refused(bayesnde: Callable, tmp_path: Pa
         3,
         "",
         "error: involute: maf and default were not evaluated on the same rows\n"
-        f"  maf, seed 3: {OTHER_ROWS}\n  default, seed 0: {ROWS}\n"
-        "hint: run both again with the same version, with --restart\n",
+        f"  maf, seed 3: 500 rows, {OTHER_ROWS}\n  default, seed 0: 500 rows, {ROWS}\n"
+        "hint: run one of them again as the other was run (--test-rows, version), with --restart\n",
     )
     assert not (tmp_path / "docs").exists()
-    # Other rows are to be expected of another number of them.
-    _put(tmp_path / "r", _of("involute", "maf", 3, rows_sha256=OTHER_ROWS, test_rows=30))
+    # Control: the same rows are no reason.
+    _put(tmp_path / "r", _of("involute", "maf", 3))
     assert bayesnde(*arguments).code == 0
 
 
@@ -145,7 +147,6 @@ def test_the_gain_is_the_mean_difference_of_the_same_rows(collect: Callable, tmp
     _put(tmp_path / "r", _of("involute", "default"), ours)
     _put(tmp_path / "r", _of("involute", "default", 1), ours + 5)  # not the first seed: nothing is held against it
     _put(tmp_path / "r", _of("involute", "maf", figures={"n_not_finite": 2}), theirs)
-    _put(tmp_path / "r", _of("involute", "nsf", test_rows=19, rows_sha256=OTHER_ROWS), theirs[:19])
     _put(tmp_path / "r", _of("involute", "made", figures={"mean_log_density": None}), theirs)
     collect("r")
     found = {
@@ -157,12 +158,12 @@ def test_the_gain_is_the_mean_difference_of_the_same_rows(collect: Callable, tmp
     assert found["maf", 0]["gain"] == pytest.approx(gain)
     assert found["maf", 0]["gain_se"] == pytest.approx((variance / 18) ** 0.5)
     assert found["default", 1]["gain"] == pytest.approx(-5.0)
-    assert all("gain" not in found[arm] for arm in (("default", 0), ("nsf", 0), ("made", 0)))
+    assert all("gain" not in found[arm] for arm in (("default", 0), ("made", 0)))
     table = {row[0]: row for row in _section((tmp_path / "docs/page.md").read_text(), "involute")}
     place = table["method"].index("ours above it by")
     assert table["MAF"][place] == f"{gain:.2f} ± {(variance / 18) ** 0.5:.2f}"
     assert table["MAF"][place - 1] == "-2.00 ± 0.10, without 2 rows at -∞"
-    assert table["NSF"][place] == table["MADE"][place] == ""
+    assert table["MADE"][place] == ""
 
 
 def _everything() -> list[Result]:
@@ -255,7 +256,7 @@ def test_competitors_stand_below_ours_the_best_first(tmp_path: Path) -> None:
 def test_budgets_and_times_are_worked_out_from_all_that_was_run(tmp_path: Path) -> None:
     bridge, importance = (0.6, 0.7, 0.65), (0.5, 0.65, 0.5)
     results = [
-        _of("budget-sweep", "budget-100", seed, figures={"spearman": a, "importance": {"spearman": b}})
+        _of("budget-sweep", "budget-100", seed, figures={"spearman": a, "importance": {"spearman": b, "error": 0.2}})
         for seed, (a, b) in enumerate(zip(bridge, importance, strict=True))
     ]
     results += [_of("timing", "default"), _of("timing", "maf", seconds_fit=30.0, seconds_score=6.0)]
@@ -263,7 +264,7 @@ def test_budgets_and_times_are_worked_out_from_all_that_was_run(tmp_path: Path) 
     gains = np.subtract(bridge, importance)
     shown = [f"{np.mean(v):.4f} ± {np.std(v, ddof=1) / 3**0.5:.4f}" for v in (bridge, importance, gains)]
     assert _section(page, "budget-sweep")[1] == [
-        "100", *shown, "0.5804", "0.0200", "`bayesnde reproduce budget-sweep --recipe budget-100`",
+        "100", *shown, "0.5804", "0.1000 ± 0.0000", "0.2000 ± 0.0000", "0.0200", "`bayesnde reproduce budget-sweep --recipe budget-100`",
     ]  # fmt: skip
     times = {row[0]: row[1:6] for row in _section(page, "timing")}
     assert times["MAF"] == ["30 s", "6 s", "36 s", "0.50", "2 min 36 s"]
@@ -289,3 +290,22 @@ def test_a_time_is_told_beside_the_paper_s_time() -> None:
     header, line = text.splitlines()
     assert header.split()[:3] == ["timing", "seed", "seconds"]
     assert line.split()[:4] == ["paper", "0", "72.00", "3852.00"]
+
+
+def test_a_gain_over_another_fit_of_ours_is_forgotten(collect: Callable, tmp_path: Path) -> None:
+    rows = np.arange(20.0)
+    _put(tmp_path / "first", _of("involute", "default"), rows + 1)
+    _put(tmp_path / "first", _of("involute", "maf"), rows)
+    collect("first")
+    _put(tmp_path / "second", _of("involute", "default", ended="2099-01-01T00:00:00+00:00"), rows + 2)
+    collect("second")
+    results = json.loads((tmp_path / "docs/page.json").read_text())["results"]
+    assert [(r["method"], "gain" in r["figures"]) for r in results] == [("default", False), ("maf", False)]
+
+
+@pytest.mark.parametrize(("name", "value"), [("seed", "0"), ("figures", []), ("seconds_fit", None), ("settings", "a")])
+def test_a_result_with_a_field_of_another_kind_is_refused(name: str, value: object, tmp_path: Path) -> None:
+    found = _of("involute", "maf").as_dict()
+    assert result_from(found, tmp_path).key == ("involute", "maf", 0)
+    with pytest.raises(BadArtifact, match="is no result of an experiment"):
+        result_from(found | {name: value}, tmp_path)

@@ -69,6 +69,12 @@ def run_reproduce(root: Path, experiment: Experiment, asked: Asked, report: Repo
     """Run the arms that are asked for, one after the other; what is done is not done again."""
     layout = ExperimentsLayout(root)
     arms = arms_of(experiment, asked)
+    if asked.settings and not any(method in experiment.recipes for method, _ in arms):
+        raise BadUsage(
+            "--set changes recipes of ours, and none was asked for",
+            found=", ".join(f"--set {text}" for text in asked.settings),
+            hint="leave it out, or name a recipe with --recipe",
+        )
     if asked.is_download and arms:
         from bayesnde_cli.stages.reproduce.downloading import download
 

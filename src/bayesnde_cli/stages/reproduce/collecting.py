@@ -16,7 +16,7 @@ from bayesnde_cli.errors import BadArtifact, BadUsage
 from bayesnde_cli.evaluation.scores import gain_figures
 from bayesnde_cli.stages.reporting import counted
 from bayesnde_cli.stages.reproduce.drawing import draw_all
-from bayesnde_cli.stages.reproduce.experiments import DEFAULT, EXPERIMENTS
+from bayesnde_cli.stages.reproduce.experiments import DEFAULT, EXPERIMENTS, LOG_DENSITY, PRECISION
 from bayesnde_cli.stages.reproduce.result import Result, read_result, result_from
 from bayesnde_cli.stages.reproduce.results_page import results_page
 from bayesnde_cli.stages.reproduce.scores import SCORES_SCHEMA, SCORES_VERSION
@@ -49,7 +49,9 @@ def collect_results(root: Path, page: Path) -> Collected:
     layout = ExperimentsLayout(root)
     store = page.with_suffix(".json")
     new = [_with_gain(layout, read_result(arm.result_file)) for arm in layout.results()]
-    merged = merge(_stored(store), new)
+    anew = {result.experiment for result in new if result.method == DEFAULT}
+    old = [_without_gain(result) if result.experiment in anew else result for result in _stored(store)]
+    merged = merge(old, new)
     if not merged:
         raise BadUsage(
             f"there is nothing to collect in {layout.folder}",
@@ -81,14 +83,17 @@ def merge(old: Iterable[Result], new: Iterable[Result]) -> list[Result]:
 
 def refuse_other_rows(results: Sequence[Result]) -> None:
     """Every method must have been evaluated on the same rows, to the byte."""
-    first: dict[tuple[str, int | None], Result] = {}
+    first: dict[str, Result] = {}
     for result in results:
-        other = first.setdefault((result.experiment, result.test_rows), result)
+        other = first.setdefault(result.experiment, result)
         if other.rows_sha256 != result.rows_sha256:
             raise BadArtifact(
                 f"{result.experiment}: {result.method} and {other.method} were not evaluated on the same rows",
-                found=[f"{found.method}, seed {found.seed}: {found.rows_sha256}" for found in (result, other)],
-                hint="run both again with the same version, with --restart",
+                found=[
+                    f"{found.method}, seed {found.seed}: {found.figures.get('n')} rows, {found.rows_sha256}"
+                    for found in (result, other)
+                ],
+                hint="run one of them again as the other was run (--test-rows, version), with --restart",
             )
 
 
@@ -106,7 +111,9 @@ def _stored(store: Path) -> list[Result]:
 def _with_gain(layout: ExperimentsLayout, result: Result) -> Result:
     """A result, with how much higher our default's log-density of the same rows is, if that is there."""
     arm = layout.arm(result.experiment, result.method, result.seed)
-    if result.figures.get("mean_log_density") is None or result.experiment not in EXPERIMENTS:
+    if result.figures.get(LOG_DENSITY) is None or result.experiment not in EXPERIMENTS:
+        return result
+    if EXPERIMENTS[result.experiment].figure == PRECISION:  # ours is blurred there
         return result
     ours = layout.arm(result.experiment, DEFAULT, EXPERIMENTS[result.experiment].seeds[0])
     if not ours.result_file.exists() or ours == arm:
@@ -116,6 +123,12 @@ def _with_gain(layout: ExperimentsLayout, result: Result) -> Result:
     return replace(
         result, figures=result.figures | gain_figures(_log_density(ours, True), _log_density(arm, result.is_own))
     )
+
+
+def _without_gain(result: Result) -> Result:
+    """A stored result whose gain was over another fit of ours."""
+    kept = {name: value for name, value in result.figures.items() if name not in ("gain", "gain_se")}
+    return replace(result, figures=kept)
 
 
 def _log_density(arm: ArmLayout, is_own: bool) -> np.ndarray:

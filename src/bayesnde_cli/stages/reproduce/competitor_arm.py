@@ -35,7 +35,14 @@ def run_competitor(
     figures = density_figures(found.log_density, rows.truth, rows.is_outlier)
     if found.validation is None:  # a detector's score is no density
         figures |= {"mean_log_density": None, "mean_log_density_se": None}
-    return Outcome(figures, found.chosen, digest, found.seconds_fit, found.seconds_score, "cpu, 1 thread")
+    return Outcome(
+        figures,
+        found.chosen,
+        digest,
+        found.seconds_fit,
+        found.seconds_score,
+        "cpu" if name == "roundtrip" else "cpu, 1 thread",
+    )
 
 
 def map_competitor(

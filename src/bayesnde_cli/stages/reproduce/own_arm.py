@@ -15,7 +15,7 @@ from bayesnde_cli.artifacts.discard import discard
 from bayesnde_cli.artifacts.experiments_layout import ArmLayout
 from bayesnde_cli.artifacts.layout import TEST_SET, RunLayout
 from bayesnde_cli.artifacts.tables import read_table
-from bayesnde_cli.evaluation.figures import Figures, mean_figures
+from bayesnde_cli.evaluation.figures import Figures, figure, mean_figures
 from bayesnde_cli.evaluation.outliers import outlier_figures, outlier_score
 from bayesnde_cli.evaluation.truth import truth_figures
 from bayesnde_cli.stages.evaluate import run_evaluate
@@ -61,7 +61,7 @@ def run_own(
     stages = {stage: manifests.read(run.manifest_file(stage)) for stage in _FITTING}
     scored = manifests.read(run.manifest_file("density", TEST_SET))
     return Outcome(
-        figures=own_figures(run, metrics, rows.truth, rows.is_outlier),
+        figures=own_figures(run, metrics, rows.truth, rows.is_outlier, None if base is None else base.run),
         chosen={
             "latent_dim": stages["warmstart"].config["latent_dim"] or "by the number of columns",
             "scale": stages["prepare"].config["scale"],
@@ -86,18 +86,32 @@ def forget_arm(arm: ArmLayout) -> None:
 
 
 def own_figures(
-    run: RunLayout, metrics: dict[str, Any], truth: np.ndarray | None, is_outlier: np.ndarray | None
-) -> Figures:
-    """The figures of the test rows; `importance` has those of importance sampling from the same proposals."""
-    names = ["log_density", "log_density_is", "mc_se"]
-    table = read_table(run.density_file(TEST_SET), DENSITY_SCHEMA, names, schema_version=DENSITY_VERSION)
-    bridge, importance, mc_se = (table[name].to_numpy() for name in names)
-    return {
+    run: RunLayout, metrics: dict[str, Any], truth: np.ndarray | None, is_outlier: np.ndarray | None,
+    base: RunLayout | None = None,
+) -> Figures:  # fmt: skip
+    """The figures of the test rows; `importance` has those of importance sampling from the same proposals.
+
+    With a `base` of the same model, also how far both are from its log-densities: `error`, root mean square.
+    """
+    bridge, importance, mc_se = _scores(run)
+    figures = {
         **density_figures(bridge, truth, is_outlier),
         "mean_mc_se": float(np.mean(mc_se)),
         "n_reliable": metrics["rows"]["n_reliable"],
         "importance": density_figures(importance, truth, is_outlier),
     }
+    if base is not None:
+        known = _scores(base)[0]
+        figures["error"] = figure(np.sqrt(np.mean((bridge - known) ** 2)))
+        figures["importance"]["error"] = figure(np.sqrt(np.mean((importance - known) ** 2)))
+    return figures
+
+
+def _scores(run: RunLayout) -> list[np.ndarray]:
+    """Log-densities by the bridge and by importance sampling, and the error of the first."""
+    names = ["log_density", "log_density_is", "mc_se"]
+    table = read_table(run.density_file(TEST_SET), DENSITY_SCHEMA, names, schema_version=DENSITY_VERSION)
+    return [table[name].to_numpy() for name in names]
 
 
 def density_figures(log_density: np.ndarray, truth: np.ndarray | None, is_outlier: np.ndarray | None) -> Figures:

@@ -57,10 +57,24 @@ def read_result(path: Path) -> Result:
 def result_from(found: Mapping[str, Any], path: Path) -> Result:
     """A result as JSON keeps it."""
     wanted = {item.name: item.type for item in fields(Result)}
-    if set(found) != set(wanted) or not isinstance(found["figures"], dict) or found["schema"] != RESULT_SCHEMA:
+    if set(found) != set(wanted) or found["schema"] != RESULT_SCHEMA or not _is_typed(found):
         raise BadArtifact(
             f"{path} is no result of an experiment",
             found=f"fields: {', '.join(map(str, sorted(found)))}",
             hint="remove it and run the experiment again",
         )
     return Result(**found)
+
+
+def _is_typed(found: Mapping[str, Any]) -> bool:
+    """Whether all fields are of their types, as far as others rely on them."""
+    kinds: dict[type | tuple[type, ...], tuple[str, ...]] = {
+        str: ("experiment", "method", "rows_sha256", "device", "ended", "version"),
+        bool: ("is_own",),
+        int: ("seed",),
+        (int, type(None)): ("test_rows",),
+        (int, float): ("seconds_fit", "seconds_score"),
+        list: ("settings",),
+        dict: ("figures", "chosen"),
+    }
+    return all(isinstance(found[name], kind) for kind, names in kinds.items() for name in names)

@@ -83,7 +83,7 @@ def _figures(experiment: Experiment, results: Sequence[Result]) -> list[str]:
             without = [{"figures": r.figures["importance"]} for r in group]
             cells = [f"{_name(experiment, name)}, importance sampling instead of the bridge"]
             cells += [_number(fmean(r["figures"][figure] for r in without))]
-            cells += [_number(0.5932 if experiment.dim == 15 and name == PAPER else None)]
+            cells += [_number(experiment.paper_importance if name == PAPER else None)]
             cells += [_number(fmean(r["figures"][LOG_DENSITY] for r in without))] if figure == SPEARMAN else []
             cells += [""] if has_gain else []
             rows.append([*cells, *_origin(experiment, group)])
@@ -96,15 +96,8 @@ def _figures(experiment: Experiment, results: Sequence[Result]) -> list[str]:
 
 def _budgets(experiment: Experiment, results: Sequence[Result]) -> list[str]:
     groups = _by_method(results)
-    header = [
-        "draws",
-        "bridge",
-        "importance sampling",
-        "difference",
-        "bridge in the paper",
-        "mean error told",
-        "command",
-    ]
+    header = ["draws", "Spearman, bridge", "Spearman, importance sampling", "difference", "bridge in the paper",
+              "error, bridge", "error, importance sampling", "error told, bridge", "command"]  # fmt: skip
     rows = []
     for name in (name for name in experiment.recipes if name in groups):
         group = groups[name]
@@ -113,8 +106,9 @@ def _budgets(experiment: Experiment, results: Sequence[Result]) -> list[str]:
         gain = [a - b for a, b in zip(bridge, importance, strict=True)]
         rows.append(
             [name.removeprefix("budget-"), _over_seeds(bridge), _over_seeds(importance), _over_seeds(gain),
-             _number(experiment.paper.get(name)), _number(fmean(r.figures["mean_mc_se"] for r in group)),
-             _commands(experiment, group)]
+             _number(experiment.paper.get(name)), _over_seeds([r.figures["error"] for r in group]),
+             _over_seeds([r.figures["importance"]["error"] for r in group]),
+             _number(fmean(r.figures["mean_mc_se"] for r in group)), _commands(experiment, group)]
         )  # fmt: skip
     return _table(header, rows)
 

@@ -264,7 +264,8 @@ def test_budgets_and_times_are_worked_out_from_all_that_was_run(tmp_path: Path) 
     gains = np.subtract(bridge, importance)
     shown = [f"{np.mean(v):.4f} ± {np.std(v, ddof=1) / 3**0.5:.4f}" for v in (bridge, importance, gains)]
     assert _section(page, "budget-sweep")[1] == [
-        "100", *shown, "0.5804", "0.1000 ± 0.0000", "0.2000 ± 0.0000", "0.0200", "`bayesnde reproduce budget-sweep --recipe budget-100`",
+        "100", *shown, "0.5804", "0.1000 ± 0.0000", "0.2000 ± 0.0000", "0.0200",
+        "`bayesnde reproduce budget-sweep --recipe budget-100`",
     ]  # fmt: skip
     times = {row[0]: row[1:6] for row in _section(page, "timing")}
     assert times["MAF"] == ["30 s", "6 s", "36 s", "0.50", "2 min 36 s"]

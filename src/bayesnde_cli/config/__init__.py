@@ -3,7 +3,10 @@
 from bayesnde_cli.config.fields import StageConfig, nearest, nearest_hint, option_type
 from bayesnde_cli.config.resolve import preset_names, read_preset, resolve
 from bayesnde_cli.config.stages import (
+    LARGE_TABLE,
     NEURAL_BASELINES,
+    SMALL_TABLE,
+    SMALL_TABLE_ROWS,
     STAGE_CONFIGS,
     DensityConfig,
     EvaluateConfig,
@@ -15,7 +18,10 @@ from bayesnde_cli.config.stages import (
 )
 
 __all__ = [
+    "LARGE_TABLE",
     "NEURAL_BASELINES",
+    "SMALL_TABLE",
+    "SMALL_TABLE_ROWS",
     "STAGE_CONFIGS",
     "DensityConfig",
     "EvaluateConfig",

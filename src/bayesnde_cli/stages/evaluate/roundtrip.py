@@ -24,6 +24,7 @@ from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.stages.training.fitting import fresh_networks
 from bayesnde_cli.stages.training.phases import Networks, Phase, first_weights, phases_of
 from bayesnde_cli.stages.training.rows import Rows
+from bayesnde_cli.stages.training.sizes import sized
 from bayesnde_cli.training.joint_parameters import decoder_of, encoder_of
 
 # 6,000 steps of the warm start, and six looks at the validation rows.
@@ -54,7 +55,7 @@ def roundtrip(
     `config` says how the networks look and for how long they are trained; a row of a class that no training row has is
     scored NaN.
     """
-    config = replace(config, seed=derive_seed(seed, "roundtrip") % 2**32)
+    config = sized(replace(config, seed=derive_seed(seed, "roundtrip") % 2**32), len(train.cells))
     n_classes = 0 if train.classes is None else int(train.classes.max()) + 1
     networks = fresh_networks(config, train.cells.shape[1], n_classes)
     rows = _rows(train, n_classes)

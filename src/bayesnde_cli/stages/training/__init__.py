@@ -89,7 +89,7 @@ def _run(
         look = result.looks[result.chosen]
         chosen = {name: look[name] for name in ("phase", "epoch", "step", "marginal")} | {"by": config.select}
         manifest = place.finish(
-            outputs, config, seed=seed, identity=identity, inputs=inputs, run_id=run_id, device=device,
+            outputs, result.config, seed=seed, identity=identity, inputs=inputs, run_id=run_id, device=device,
             result={"chosen": chosen},
         )  # fmt: skip
         forget_checkpoint(layout, stage)

@@ -19,6 +19,7 @@ from bayesnde_cli.stages.training.checkpoints import Checkpoints
 from bayesnde_cli.stages.training.looks import Judge, chosen_look, n_misses
 from bayesnde_cli.stages.training.phases import Networks, Phase, first_weights, phases_of
 from bayesnde_cli.stages.training.rows import read_rows
+from bayesnde_cli.stages.training.sizes import sized
 from bayesnde_cli.stages.weights import read_networks
 
 # Latent dimension: as many as features up to this many, half as many beyond.
@@ -40,6 +41,7 @@ class Progress:
 class Fit:
     """What a training stage has found."""
 
+    config: TrainingConfig  # what ran: nothing is left open
     networks: Networks
     weights: dict[str, np.ndarray]
     history: tuple[dict[str, Any], ...]
@@ -50,6 +52,7 @@ class Fit:
 def fit(layout: RunLayout, config: TrainingConfig, checkpoints: Checkpoints, report: Report) -> Fit:
     """The fitted model of a stage; a checkpoint of the same identity is taken up where it stopped."""
     train = read_rows(layout, "train")
+    config = sized(config, len(train.x))
     networks, weights = _model(layout, config, train.x.shape[1], train.n_classes)
     phases = phases_of(config, networks, train)
     assert config.seed is not None
@@ -88,11 +91,11 @@ def fit(layout: RunLayout, config: TrainingConfig, checkpoints: Checkpoints, rep
         checkpoints.write(progress)
         raise
     chosen = chosen_look(progress.looks, config.select)
-    return Fit(networks, checkpoints.weights(chosen), progress.history, progress.looks, chosen)
+    return Fit(config, networks, checkpoints.weights(chosen), progress.history, progress.looks, chosen)
 
 
 def fresh_networks(config: WarmstartConfig, n_features: int, n_classes: int) -> Networks:
-    """Decoder and encoder as a config has them."""
+    """Decoder and encoder as a config has them, one that leaves nothing open."""
     full = n_features if n_features <= _FULL_LATENT_FEATURES else math.ceil(n_features / 2)
     looks = {"width": config.width, "depth": config.depth, "activation": config.activation}
     return Networks(

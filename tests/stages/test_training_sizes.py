@@ -1,0 +1,28 @@
+"""What is left to the number of training rows: networks and weight decay."""
+
+from dataclasses import replace
+
+import pytest
+
+from bayesnde_cli.config import LARGE_TABLE, SMALL_TABLE, SMALL_TABLE_ROWS, RefineConfig, WarmstartConfig, resolve
+from bayesnde_cli.stages.training.sizes import sized
+
+
+@pytest.mark.parametrize(("n_rows", "usual"), [(SMALL_TABLE_ROWS - 1, SMALL_TABLE), (SMALL_TABLE_ROWS, LARGE_TABLE)])
+def test_few_rows_get_small_networks_and_weight_decay(n_rows: int, usual: dict) -> None:
+    found = sized(WarmstartConfig(), n_rows)
+    assert {name: getattr(found, name) for name in usual} == usual
+    assert sized(RefineConfig(), n_rows).weight_decay == usual["weight_decay"]
+    assert replace(found, width=None, depth=None, weight_decay=None) == WarmstartConfig()  # nothing else changes
+
+
+def test_what_was_set_stays() -> None:
+    config = WarmstartConfig(width=7, depth=3, weight_decay=0.0)
+    assert sized(config, 100) == config
+
+
+@pytest.mark.parametrize("preset", ["paper-vehicle", "paper-odds", "paper-bank", "paper-gmm-low"])
+def test_the_paper_s_recipes_have_its_networks_whatever_the_rows(preset: str) -> None:
+    warmstart = sized(resolve(WarmstartConfig, flags={}, environ={}, preset=preset), 100)
+    refine = sized(resolve(RefineConfig, flags={}, environ={}, preset=preset), 100)
+    assert (warmstart.width, warmstart.depth, refine.weight_decay) == (256, 5, 0.0)

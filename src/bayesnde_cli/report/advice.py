@@ -85,7 +85,7 @@ def _better_fit(data: ReportData, *, is_overfit: bool) -> Advice:
 
 
 def _smaller_model(data: ReportData) -> Advice:
-    held_back = {"weight_decay": 0.01}
+    held_back = {"weight_decay": 0.3}
     return Advice("A smaller model, held back a little, learns less by heart:",
                   _training(data, {"width": max(16, _width(data) // 2), **held_back}, held_back))  # fmt: skip
 

@@ -29,7 +29,9 @@ def test_the_list_names_every_experiment_as_it_is_typed(bayesnde: Callable) -> N
     assert (outcome.code, outcome.err) == (0, "")
     assert header.split("  ")[0] == "name"
     assert [row.partition("  ")[0].replace("gmm --dim ", "gmm-") for row in rows] == NAMES
-    assert outcome.out.splitlines()[-1].startswith("methods: cfm, gaussian, gaussian_mixture, isolation_forest, ")
+    assert outcome.out.splitlines()[-1].startswith(
+        "methods: blurred_kernels, cfm, distance, gaussian, gaussian_mixture, "
+    )
 
 
 def test_the_list_in_json_has_what_a_machine_needs_to_run_them(bayesnde: Callable) -> None:
@@ -40,8 +42,9 @@ def test_the_list_in_json_has_what_a_machine_needs_to_run_them(bayesnde: Callabl
         "name": "shuttle", "summary": "ODDS Shuttle, 9 columns, 7 % outliers", "figure": "precision_at_k",
         "paper": {"one_class_svm": 0.953, "isolation_forest": 0.958, "realnvp": 0.735, "maf": 0.861, "cfm": 0.932,
                   "resflow": 0.477, "roundtrip": 0.958, "paper": 0.965},
-        "test_rows": None, "seeds": [0, 3, 7], "recipes": ["default", "sharp", "paper"],
-        "methods": ["one_class_svm", "isolation_forest", *METHODS.split(", ")], "files": ["odds/shuttle.mat"],
+        "test_rows": None, "seeds": [0, 3, 7], "recipes": ["outliers", "default", "paper"],
+        "methods": ["one_class_svm", "isolation_forest", "distance", "blurred_kernels", *METHODS.split(", ")],
+        "files": ["odds/shuttle.mat"],
     }  # fmt: skip
 
 

@@ -7,8 +7,17 @@ import pytest
 from scipy import stats
 from sklearn.neighbors import KernelDensity
 
-from bayesnde_cli.evaluation.baselines import DENSITIES, Part, Parts, density_figures, detector_figures
-from bayesnde_cli.evaluation.baselines.kernel import BANDWIDTHS, kernel_density, log_kernel_density
+from bayesnde_cli.config import read_preset
+from bayesnde_cli.evaluation.baselines import (
+    COMPETITORS,
+    DENSITIES,
+    Part,
+    Parts,
+    competitor,
+    density_figures,
+    detector_figures,
+)
+from bayesnde_cli.evaluation.baselines.kernel import BANDWIDTHS, blurred_kernels, kernel_density, log_kernel_density
 from bayesnde_cli.evaluation.baselines.mixture import gaussian_mixture
 
 # Columns of very different units: the Jacobian counts.
@@ -212,3 +221,26 @@ def test_a_class_of_one_training_row_has_a_baseline(name: str) -> None:
     else:
         found = detector_figures(name, parts, np.arange(12) < 3, seed=0)
     assert found["chosen"]["one"]["n_fit_rows"] == found["chosen"]["one"]["n_train_rows"] == 1
+
+
+def test_the_distance_is_that_from_the_mean_of_standardised_columns() -> None:
+    parts = _parts(_normal)
+    found = competitor("distance", {"file": parts}, seed=0)
+    train, rows = parts.train.cells, parts.evaluated.cells
+    np.testing.assert_allclose(found.log_density, -(((rows - train.mean(axis=0)) / train.std(axis=0)) ** 2).sum(axis=1))
+    assert found.validation is None
+
+
+def test_blurred_kernels_are_as_wide_as_the_preset_blurs_a_model() -> None:
+    rows = _normal(np.random.default_rng(0), 200)
+    width = read_preset("outliers")["density"]["blur"] * np.sqrt(2 * rows.shape[1])
+    found = blurred_kernels(rows, rows, 0)
+    np.testing.assert_allclose(found.score(rows), KernelDensity(bandwidth=width).fit(rows).score_samples(rows))
+
+
+def test_as_a_competitor_a_mixture_has_all_rows_and_more_components(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bayesnde_cli.evaluation.baselines.mixture.MOST_ROWS", 100)
+    parts = _parts(_two_heaps, 400)
+    assert competitor("gaussian_mixture", {"file": parts}, seed=0).chosen["n_fit_rows"] == 400
+    assert _found("gaussian_mixture", parts)["chosen"]["n_fit_rows"] == 100
+    assert set(COMPETITORS) >= {*DENSITIES, "distance", "blurred_kernels"}

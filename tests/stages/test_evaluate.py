@@ -239,7 +239,7 @@ def test_a_blurred_density_is_compared_by_its_outliers_alone(
         assert found["baselines"][name]["outliers"]["auroc"] > 0.8
     assert found["outliers"]["auroc"] > 0.9
     page = (run / "evaluate/test/report.html").read_text("utf-8")
-    assert "The model was blurred by 0.5 of the typical distance of two rows." in page
+    assert "The model was blurred, in every column by 0.5 of the typical distance of two rows." in page
     assert "Against validation rows" not in page
 
 

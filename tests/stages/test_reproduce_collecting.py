@@ -304,9 +304,34 @@ def test_a_gain_over_another_fit_of_ours_is_forgotten(collect: Callable, tmp_pat
     assert [(r["method"], "gain" in r["figures"]) for r in results] == [("default", False), ("maf", False)]
 
 
-@pytest.mark.parametrize(("name", "value"), [("seed", "0"), ("figures", []), ("seconds_fit", None), ("settings", "a")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seed", "0"), ("figures", []), ("figures", {}), ("figures", {"n": 3, "spearman": "x"}), ("seconds_fit", None),
+        ("settings", "a"),
+    ],
+)  # fmt: skip
 def test_a_result_with_a_field_of_another_kind_is_refused(name: str, value: object, tmp_path: Path) -> None:
     found = _of("involute", "maf").as_dict()
     assert result_from(found, tmp_path).key == ("involute", "maf", 0)
     with pytest.raises(BadArtifact, match="is no result of an experiment"):
         result_from(found | {name: value}, tmp_path)
+
+
+@pytest.mark.parametrize("results", ["[1]", "{}", "null"])
+def test_a_store_that_is_damaged_is_refused_and_left_as_it_is(results: str, bayesnde: Callable, tmp_path: Path) -> None:
+    _put(tmp_path / "r", _of("involute", "maf"))
+    text = f'{{"schema":"experiment_results","schema_version":1,"results":{results}}}'
+    (tmp_path / "page.json").write_text(text)
+    outcome = bayesnde("reproduce", "--collect", "--run", tmp_path / "r", "--out", tmp_path / "page.md")
+    assert (outcome.code, outcome.out) == (3, "")
+    assert (tmp_path / "page.json").read_text() == text
+
+
+def test_a_page_below_a_file_cannot_be_written(bayesnde: Callable, tmp_path: Path) -> None:
+    _put(tmp_path / "r", _of("involute", "maf"))
+    (tmp_path / "afile").touch()
+    outcome = bayesnde("reproduce", "--collect", "--run", tmp_path / "r", "--out", tmp_path / "afile/page.md")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("error: ")
+    assert "hint: " in outcome.err

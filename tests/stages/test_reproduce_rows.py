@@ -11,10 +11,10 @@ from scipy import stats
 
 from bayesnde_cli.artifacts import claims
 from bayesnde_cli.artifacts.experiments_layout import ExperimentsLayout
-from bayesnde_cli.artifacts.layout import TEST_SET, RunLayout
+from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.cli.console import Console
 from bayesnde_cli.config import PrepareConfig
-from bayesnde_cli.stages.evaluate.rows import TableRows, split_rows
+from bayesnde_cli.stages.evaluate.comparing import Tables
 from bayesnde_cli.stages.reading import read_schema
 from bayesnde_cli.stages.reproduce import rows
 from bayesnde_cli.stages.reproduce.experiments import DEFAULT, EXPERIMENTS, PAPER, Experiment
@@ -22,6 +22,7 @@ from bayesnde_cli.stages.reproduce.rows import (
     competitors_tables,
     data_files,
     prepare_rows,
+    read_tables,
     rows_sha256,
     unit_interval_shift,
 )
@@ -49,11 +50,11 @@ def layout(tmp_path: Path) -> ExperimentsLayout:
     return ExperimentsLayout(tmp_path / "r")
 
 
-def _prepared(folder: Path, files: list[Path], config: PrepareConfig, split: str = TEST_SET) -> tuple[str, TableRows]:
+def _prepared(folder: Path, files: list[Path], config: PrepareConfig) -> tuple[str, Tables]:
     run = RunLayout(folder)
     prepare_rows(run, files, config, QUIET)
     schema = read_schema(run)
-    found = split_rows(run, schema, split)
+    found = read_tables(run, schema)
     return rows_sha256(schema, found), found
 
 
@@ -68,30 +69,38 @@ def test_all_methods_have_the_same_rows_with_the_same_noise(
     assert _own(LATTICES, DEFAULT, None).scale == "auto"
     schema, tables = competitors_tables(layout, LATTICES, table, None, QUIET)
     protocol, _ = _prepared(tmp_path / "protocol", table, prepare_settings(LATTICES, None, ()))
-    assert digest == protocol == rows_sha256(schema, tables.evaluated)
-    assert len(ours.values) == 40
+    assert digest == protocol == rows_sha256(schema, tables)
+    assert len(ours.evaluated.values) == 40
     # There is noise, and the competitors are handed it.
     noisy = tables.spaces(schema)["file"].evaluated.cells
-    assert hashlib.sha256(noisy.astype("<f8").tobytes()).hexdigest() == digest
-    moved = np.abs(noisy - ours.values)
+    moved = np.abs(noisy - ours.evaluated.values)
     assert (moved[:, :3] > 0).mean() > 0.99
     assert moved[:, :3].max() <= 0.2
-    # Negative controls: other noise, other rows.
+    # Negative controls: other noise, fewer rows.
     assert _prepared(tmp_path / "seed", table, _own(LATTICES, PAPER, None, "prepare.seed=43"))[0] != digest
-    assert _prepared(tmp_path / "default", table, _own(LATTICES, DEFAULT, None), split="validation")[0] != digest
+    assert _prepared(tmp_path / "fewer", table, _own(LATTICES, DEFAULT, 10))[0] != digest
 
 
-def test_training_and_validation_rows_are_the_same_too(
+def test_the_hash_sees_all_that_a_method_is_given_and_judged_by(
     table: list[Path], layout: ExperimentsLayout, tmp_path: Path
 ) -> None:
     schema, tables = competitors_tables(layout, LATTICES, table, 10, QUIET)
-    for split, theirs in (("train", tables.train), ("validation", tables.validation)):
-        for recipe in (DEFAULT, PAPER):
-            digest, _ = _prepared(tmp_path / recipe, table, _own(LATTICES, recipe, 10), split=split)
-            assert digest == rows_sha256(schema, theirs)
+    digest = rows_sha256(schema, tables)
+    for place, part in enumerate(tables):
+        marked = replace(part, classes=np.arange(len(part.values)) % 2)
+        others = [
+            replace(part, values=part.values[::-1]),
+            replace(part, row_ids=part.row_ids + 1),
+            marked,
+            replace(part, classes=1 - marked.classes),
+            replace(part, is_outlier=np.zeros(len(part.values), bool)),
+            replace(part, truth=part.log_jacobian),
+        ]
+        digests = {rows_sha256(schema, Tables(*tables[:place], other, *tables[place + 1 :])) for other in others}
+        assert len(digests | {digest}) == 1 + len(others)
 
 
-def test_the_hash_is_that_of_the_cells_row_by_row(
+def test_the_hash_is_that_of_cells_ids_and_truth_split_by_split(
     layout: ExperimentsLayout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows, "SIMULATED_ROWS", N_ROWS)
@@ -99,9 +108,13 @@ def test_the_hash_is_that_of_the_cells_row_by_row(
     files = data_files(layout, involute, tmp_path / "none")
     digest, found = _prepared(tmp_path / "own", files, _own(involute, PAPER, None))
     data = pq.read_table(files[0])
-    cells = np.column_stack([data[name].to_numpy() for name in data.column_names[:2]])[found.row_ids]
-    assert hashlib.sha256(cells.astype("<f8").tobytes()).hexdigest() == digest
-    assert np.array_equal(data[data.column_names[2]].to_numpy()[found.row_ids], found.truth)
+    whole = np.column_stack([data[name].to_numpy() for name in data.column_names])
+    naive = hashlib.sha256()
+    for part in found:
+        cells = whole[part.row_ids]
+        for array in (cells[:, :2], part.row_ids, cells[:, 2]):
+            naive.update(np.ascontiguousarray(array, "<f8").tobytes())
+    assert naive.hexdigest() == digest
 
 
 def test_simulated_rows_are_those_of_the_simulator_and_are_made_once(
@@ -126,7 +139,7 @@ def test_the_shift_to_the_unit_interval_is_that_of_log_densities(
     shift = unit_interval_shift(layout, LATTICES, table, None, QUIET)
     run = layout.prepared("lattices", "protocol", None)
     schema = read_schema(run)
-    parts = [split_rows(run, schema, split) for split in ("train", "validation", "test")]
+    parts = read_tables(run, schema)
     noisy = [schema.noisy(part.values, part.row_ids) for part in parts]
     whole = np.concatenate(noisy)
     assert shift == pytest.approx(np.log(whole.max(axis=0) - whole.min(axis=0)).sum(), abs=1e-6)
@@ -149,9 +162,9 @@ def test_fewer_test_rows_are_the_same_for_all_and_each_number_has_its_folder(
     few, some = _prepared(tmp_path / "few", table, _own(LATTICES, PAPER, 12))
     for test_rows, digest in ((12, few), (None, whole), (12, few)):
         schema, tables = competitors_tables(layout, LATTICES, table, test_rows, QUIET)
-        assert rows_sha256(schema, tables.evaluated) == digest
-    assert (len(some.values), few == whole) == (12, False)
-    assert set(some.row_ids) < set(everything.row_ids)
+        assert rows_sha256(schema, tables) == digest
+    assert (len(some.evaluated.values), few == whole) == (12, False)
+    assert set(some.evaluated.row_ids) < set(everything.evaluated.row_ids)
     assert unit_interval_shift(layout, LATTICES, table, 12, QUIET) == unit_interval_shift(
         layout, LATTICES, table, None, QUIET
     )

@@ -336,8 +336,8 @@ class PosteriorConfig(StageConfig):
     )  # fmt: skip
     blur: float | None = setting(
         None,
-        "Score the model blurred by Gaussian noise: 1 is the typical distance of two rows, sqrt(2 p) in the model's "
-        "space. For outliers that lie together. No blur if not given.",
+        "Score the model blurred by Gaussian noise whose s.d., in every column of the model's space, is this many "
+        "times sqrt(2 p), the typical distance of two rows. For outliers that lie together. No blur if not given.",
         minimum=0.0, panel="Model",
     )  # fmt: skip
     step_size: float = setting(0.0, "First step size; 0: found for every row.", minimum=0.0, panel="Chains")

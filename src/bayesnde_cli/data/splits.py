@@ -116,7 +116,8 @@ def check_classes(split: np.ndarray, strata: np.ndarray, classes: Sequence[str],
             raise BadInput(
                 f"condition '{column}' has no {name} rows of {len(lacking)} of its {len(classes)} classes",
                 found=f"classes: {listed(lacking)}",
-                hint="split otherwise (--split, --split-method, --split-column), or leave these classes out",
+                hint="split otherwise (--split, --split-method, --split-column, more --test-rows), or leave these "
+                "classes out",
             )
 
 

@@ -47,8 +47,8 @@ def blur(data: ReportData) -> Check | None:
     """Whether these are densities of the rows at all."""
     if not data.metrics.get("blur"):
         return None
-    text = f"The model was blurred by {data.metrics['blur']:g} of the typical distance of two rows. Low densities show "
-    text += "what lies far from most rows; as densities of the rows these numbers are far too low or high."
+    text = f"The model was blurred, in every column by {data.metrics['blur']:g} of the typical distance of two rows. "
+    text += "Low densities show what lies far from most rows; they are no densities of the rows."
     return Check("Blur", Level.FAIR, text)
 
 

@@ -3,14 +3,15 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from bayesnde_cli.evaluation.baselines.detectors import isolation_forest, one_class_svm
+from bayesnde_cli.evaluation.baselines.detectors import distance, isolation_forest, one_class_svm
 from bayesnde_cli.evaluation.baselines.fitted import Fit, FitParts, FittedParts, by_class
 from bayesnde_cli.evaluation.baselines.gaussian import gaussian
-from bayesnde_cli.evaluation.baselines.kernel import kernel_density
-from bayesnde_cli.evaluation.baselines.mixture import gaussian_mixture
+from bayesnde_cli.evaluation.baselines.kernel import blurred_kernels, kernel_density
+from bayesnde_cli.evaluation.baselines.mixture import MANY_ROWS, MORE_COMPONENTS, gaussian_mixture
 from bayesnde_cli.evaluation.baselines.neural import NEURAL, neural
 from bayesnde_cli.evaluation.baselines.parts import Part, Parts
 from bayesnde_cli.evaluation.figures import Figures
@@ -22,6 +23,8 @@ DENSITIES: Mapping[str, Fit] = {
     "kernel_density": kernel_density,
 }
 DETECTORS: Mapping[str, Fit] = {"one_class_svm": one_class_svm, "isolation_forest": isolation_forest}
+# What `reproduce` compares with beside them.
+_MORE_DETECTORS: Mapping[str, Fit] = {"distance": distance, "blurred_kernels": blurred_kernels}
 # A short fit, which chooses among spaces, takes this share of the steps of the whole one.
 _TRIAL = 0.1
 
@@ -49,8 +52,9 @@ class Competitor:
 
 COMPETITORS: Mapping[str, Method] = (
     {name: Method(by_class(fit)) for name, fit in DENSITIES.items()}
+    | {"gaussian_mixture": Method(by_class(partial(gaussian_mixture, components=MORE_COMPONENTS, most_rows=MANY_ROWS)))}
     | {name: Method(neural(name), neural(name, share=_TRIAL)) for name in NEURAL}
-    | {name: Method(by_class(fit), is_density=False) for name, fit in DETECTORS.items()}
+    | {name: Method(by_class(fit), is_density=False) for name, fit in {**DETECTORS, **_MORE_DETECTORS}.items()}
 )
 
 

@@ -29,6 +29,14 @@ def kernel_density(train: np.ndarray, validation: np.ndarray, seed: int) -> Fitt
     return Fitted(lambda rows: log_kernel_density(rows, kernels, [width])[0], chosen)
 
 
+def blurred_kernels(train: np.ndarray, validation: np.ndarray, seed: int) -> Fitted:
+    """A kernel density that is as wide as the preset `outliers` blurs a model: sqrt(2 p) / 2 in every column."""
+    kernels = some_rows(train, MOST_ROWS, seed)
+    width = math.sqrt(train.shape[1] / 2.0)
+    chosen = {"bandwidth": width, "n_fit_rows": len(kernels)}
+    return Fitted(lambda rows: log_kernel_density(rows, kernels, [width])[0], chosen)
+
+
 def log_kernel_density(rows: np.ndarray, kernels: np.ndarray, bandwidths: Sequence[float]) -> np.ndarray:
     """The log-density of rows (n, p) around kernels (m, p) for each bandwidth. (bandwidths, n)."""
     p = rows.shape[1]

@@ -21,7 +21,7 @@ from bayesnde_cli.evaluation.baselines import (
     detector_figures,
 )
 from bayesnde_cli.evaluation.baselines.fitted import FitParts, FittedParts
-from bayesnde_cli.evaluation.figures import Figures
+from bayesnde_cli.evaluation.figures import Figures, figure
 from bayesnde_cli.stages.evaluate.rows import TableRows
 from bayesnde_cli.stages.reporting import Report
 
@@ -44,10 +44,18 @@ def _roundtrip(n_steps: int | None = None) -> FitParts:
         config = CONFIG if n_steps is None else replace(CONFIG, egm_steps=n_steps, checks=1)
         fitted = roundtrip(train, validation, seed, config=config, n_draws=_DRAWS)
 
-        def score(part: Part) -> np.ndarray:
-            return fitted.estimate(part, _FEW_DRAWS if part is validation else _DRAWS).log_density
+        chosen = dict(fitted.chosen)
 
-        return FittedParts(score, fitted.chosen)
+        def score(part: Part) -> np.ndarray:
+            if part is validation:
+                return fitted.estimate(part, _FEW_DRAWS).log_density
+            found = fitted.estimate(part, _DRAWS)
+            # Where the proposal misses, the density is too low and the error too small; a large share tells.
+            chosen["mean_mc_se"] = figure(float(np.nanmean(found.mc_se)))
+            chosen["share_above_0.3"] = figure(float(np.mean(found.mc_se > 0.3)))
+            return found.log_density
+
+        return FittedParts(score, chosen)
 
     return fit
 

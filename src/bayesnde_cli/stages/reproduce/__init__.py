@@ -12,7 +12,7 @@ from bayesnde_cli.artifacts.shards import Shard, blocks_of
 from bayesnde_cli.config import nearest_hint
 from bayesnde_cli.errors import BadUsage, SettingsDiffer
 from bayesnde_cli.stages.reporting import Report, aligned, duration
-from bayesnde_cli.stages.reproduce.experiments import EXPERIMENTS, LOG_DENSITY, SECONDS, Experiment
+from bayesnde_cli.stages.reproduce.experiments import EXPERIMENTS, LOG_DENSITY, SECONDS, Experiment, typed
 from bayesnde_cli.stages.reproduce.result import Result, read_result, write_result
 
 ALL = "all"
@@ -75,6 +75,9 @@ def run_reproduce(root: Path, experiment: Experiment, asked: Asked, report: Repo
             found=", ".join(f"--set {text}" for text in asked.settings),
             hint="leave it out, or name a recipe with --recipe",
         )
+    from bayesnde_cli.evaluation.baselines.neural import require_packages
+
+    require_packages([method for method, _ in arms if method not in experiment.recipes], "--method")
     if asked.is_download and arms:
         from bayesnde_cli.stages.reproduce.downloading import download
 
@@ -137,8 +140,7 @@ def _run_arm(
         if recipe.base is not None:  # the model of the experiment whose folder it shares
             _refuse_settings_of_model(asked.settings, method)
             whole = EXPERIMENTS[experiment.folder_name]
-            plain = replace(asked, settings=(), is_restart=False)
-            _run_arm(layout, whole, plain, recipe.base, whole.seeds[0], report)
+            _run_base(layout, whole, asked, recipe.base, report)
             base = layout.arm(whole.name, recipe.base, whole.seeds[0])
         found = run_own(arm, files, own, report, base=base)
         if simulator_of(experiment) is not None:
@@ -154,6 +156,18 @@ def _run_arm(
     )  # fmt: skip
     write_result(arm.result_file, result)
     return result
+
+
+def _run_base(layout: ExperimentsLayout, whole: Experiment, asked: Asked, recipe: str, report: Report) -> None:
+    """The arm whose model another one takes."""
+    from bayesnde_cli.stages.reproduce.rows import waiting
+
+    plain = replace(asked, settings=(), is_restart=False)
+    try:
+        waiting(lambda: _run_arm(layout, whole, plain, recipe, whole.seeds[0], report))
+    except SettingsDiffer as error:
+        line = f"bayesnde reproduce {typed(whole)} --recipe {recipe} --restart"
+        raise SettingsDiffer(error.what, found=error.found, hint=f"run `{line}` first") from error
 
 
 def _add_map(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bayesnde_cli.artifacts import atomic
+from bayesnde_cli.artifacts.atomic import cannot_write
 from bayesnde_cli.artifacts.canonical import read_object
 from bayesnde_cli.artifacts.experiments_layout import ArmLayout, ExperimentsLayout
 from bayesnde_cli.artifacts.layout import TEST_SET
@@ -59,12 +60,14 @@ def collect_results(root: Path, page: Path) -> Collected:
             hint="run one first, for instance `bayesnde reproduce involute`",
         )
     refuse_other_rows(merged)
-    page.parent.mkdir(parents=True, exist_ok=True)
+    with cannot_write(page.parent):
+        page.parent.mkdir(parents=True, exist_ok=True)
     document = {"schema": COLLECTION_SCHEMA, "schema_version": COLLECTION_VERSION,
                 "results": [result.as_dict() for result in merged]}  # fmt: skip
-    atomic.write_json(store, document)
     draw_all(layout, merged, page.parent)
-    atomic.write_bytes(page, results_page(merged, page.parent).encode())
+    text = results_page(merged, page.parent)
+    atomic.write_json(store, document)  # only what a page can be made of is stored
+    atomic.write_bytes(page, text.encode())
     return Collected(str(page), len(merged), sum(result in new for result in merged))
 
 
@@ -101,7 +104,12 @@ def _stored(store: Path) -> list[Result]:
     if not store.exists():
         return []
     found = read_object(store, newest=COLLECTION_VERSION)
-    if found.get("schema") != COLLECTION_SCHEMA or not isinstance(found.get("results"), list):
+    results = found.get("results")
+    if (
+        found.get("schema") != COLLECTION_SCHEMA
+        or not isinstance(results, list)
+        or not all(isinstance(entry, dict) for entry in results)
+    ):
         raise BadArtifact(
             f"{store} holds no results of experiments", found="another document", hint="name another page with --out"
         )

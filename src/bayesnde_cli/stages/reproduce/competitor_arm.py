@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from bayesnde_cli.artifacts.atomic import cannot_write
 from bayesnde_cli.artifacts.experiments_layout import ArmLayout, ExperimentsLayout
 from bayesnde_cli.artifacts.tables import write_table
 from bayesnde_cli.evaluation.baselines import competitor
@@ -26,9 +27,10 @@ def run_competitor(
     rows = tables.evaluated
     report.note(f"fitting {name}")
     found = competitor(name, tables.spaces(schema), seed=seed, methods=METHODS)
-    digest = rows_sha256(schema, rows)
+    digest = rows_sha256(schema, tables)
     scores = pa.table({"row_id": rows.row_ids, "log_density": found.log_density})
-    arm.root.mkdir(parents=True, exist_ok=True)
+    with cannot_write(arm.root):
+        arm.root.mkdir(parents=True, exist_ok=True)
     write_table(arm.scores_file, scores, schema_name=SCORES_SCHEMA, schema_version=SCORES_VERSION, run_id=digest[:16])
     if simulator_of(experiment) is not None:
         write_competitor_map(arm, schema, tables, found)

@@ -18,7 +18,9 @@ LOG_DENSITY, SPEARMAN, PRECISION, SECONDS = "mean_log_density", "spearman", "pre
 
 FLOWS = ("made", "maf", "realnvp", "nsf", "cfm", "resflow")
 DENSITY_METHODS = ("gaussian", "gaussian_mixture", "kernel_density", *FLOWS, "roundtrip")
-OUTLIER_METHODS = ("one_class_svm", "isolation_forest", *DENSITY_METHODS)
+OUTLIER_METHODS = ("one_class_svm", "isolation_forest", "distance", "blurred_kernels", *DENSITY_METHODS)
+# The recipe for outliers, which a user has as the preset of that name.
+OUTLIERS = "outliers"
 
 
 @dataclass(frozen=True)
@@ -95,18 +97,17 @@ def _uci(
     )  # fmt: skip
 
 
-def _odds(name: str, summary: str, paper: tuple[float, ...], latent_dim: int | None = None) -> Experiment:
+def _odds(name: str, summary: str, paper: tuple[float, ...]) -> Experiment:
     names = ("one_class_svm", "isolation_forest", "realnvp", "maf", "cfm", "resflow", "roundtrip", PAPER)
     preset = "paper-odds"
-    more = () if latent_dim is None else (f"warmstart.latent_dim={latent_dim}",)
     recipes = {
-        DEFAULT: Recipe(("outliers",), ("prepare.scale=standard", "prepare.scale_on=train")),
-        "sharp": Recipe((), _OWN_SCALING),
-        PAPER: Recipe((preset, "paper"), more),
+        OUTLIERS: Recipe((OUTLIERS,), ("prepare.scale=standard", "prepare.scale_on=train")),
+        DEFAULT: Recipe((), _OWN_SCALING),
+        PAPER: Recipe((preset, "paper")),
     }
     return Experiment(
-        name, summary, preset, PRECISION, recipes, files=(f"odds/{name}.mat",), methods=OUTLIER_METHODS,
-        seeds=(0, 3, 7), test_rows=None, paper=dict(zip(names, paper, strict=True)),
+        name, summary, preset, PRECISION, recipes, first=(OUTLIERS,), files=(f"odds/{name}.mat",),
+        methods=OUTLIER_METHODS, seeds=(0, 3, 7), test_rows=None, paper=dict(zip(names, paper, strict=True)),
     )  # fmt: skip
 
 
@@ -211,7 +212,7 @@ def _all() -> list[Experiment]:
         _odds("shuttle", "ODDS Shuttle, 9 columns, 7 % outliers",
               (0.953, 0.958, 0.735, 0.861, 0.932, 0.477, 0.958, 0.965)),
         _odds("cardio", "ODDS Cardio, 21 columns, 10 % outliers",
-              (0.533, 0.556, 0.178, 0.200, 0.511, 0.244, 0.311, 0.556), latent_dim=21),
+              (0.533, 0.556, 0.178, 0.200, 0.511, 0.244, 0.311, 0.556)),
         _odds("pendigits", "ODDS Pendigits, 16 columns, 2 % outliers",
               (0.154, 0.128, 0.0, 0.0, 0.0, 0.0, 0.0, 0.180)),
         _ablation_2d(),
@@ -244,3 +245,8 @@ def experiment_named(name: str, dim: int | None) -> Experiment:
             hint=nearest_hint(name, names, "see `bayesnde reproduce --list`"),
         )
     return EXPERIMENTS[name]
+
+
+def typed(experiment: Experiment) -> str:
+    """What the user types for an experiment."""
+    return experiment.name.replace("gmm-", "gmm --dim ")

@@ -3,7 +3,7 @@
 from typing import Any
 
 from bayesnde_cli.stages.reporting import aligned
-from bayesnde_cli.stages.reproduce.experiments import EXPERIMENTS, PAPER, Experiment
+from bayesnde_cli.stages.reproduce.experiments import EXPERIMENTS, PAPER, Experiment, typed
 
 
 class Listing:
@@ -15,7 +15,7 @@ class Listing:
     def __str__(self) -> str:
         rows = [
             [
-                _typed(experiment), experiment.summary, experiment.figure,
+                typed(experiment), experiment.summary, experiment.figure,
                 "" if (figure := experiment.paper.get(PAPER)) is None else f"{figure:g}",
                 "all" if experiment.test_rows is None else str(experiment.test_rows),
                 ",".join(map(str, experiment.seeds)), ", ".join(experiment.recipes),
@@ -25,11 +25,6 @@ class Listing:
         header = ["name", "data", "figure", "in the paper", "test rows", "seeds", "recipes"]
         methods = sorted({name for experiment in EXPERIMENTS.values() for name in experiment.methods})
         return f"{aligned(header, rows)}\n\nmethods: {', '.join(methods)}"
-
-
-def _typed(experiment: Experiment) -> str:
-    """What the user types for it."""
-    return experiment.name.replace("gmm-", "gmm --dim ")
 
 
 def _entry(experiment: Experiment) -> dict[str, Any]:

@@ -4,6 +4,7 @@ _NAMES = {
     "gaussian": "Gaussian", "gaussian_mixture": "Gaussian mixture", "kernel_density": "kernel density", "made": "MADE",
     "maf": "MAF", "realnvp": "Real NVP", "nsf": "NSF", "cfm": "flow matching (CFM)", "resflow": "Residual Flow",
     "roundtrip": "Roundtrip", "one_class_svm": "one-class SVM", "isolation_forest": "isolation forest",
+    "distance": "distance from the mean", "blurred_kernels": "kernel density, blurred as ours",
 }  # fmt: skip
 
 

@@ -19,11 +19,10 @@ from bayesnde_cli.evaluation.figures import Figures, figure, mean_figures
 from bayesnde_cli.evaluation.outliers import outlier_figures, outlier_score
 from bayesnde_cli.evaluation.truth import truth_figures
 from bayesnde_cli.stages.evaluate import run_evaluate
-from bayesnde_cli.stages.evaluate.rows import split_rows
 from bayesnde_cli.stages.fit import FitSettings
 from bayesnde_cli.stages.reading import read_schema
 from bayesnde_cli.stages.reporting import Report
-from bayesnde_cli.stages.reproduce.rows import prepare_rows, rows_sha256
+from bayesnde_cli.stages.reproduce.rows import prepare_rows, read_tables, rows_sha256
 from bayesnde_cli.stages.scoring import Asked, open_engine, run_density
 from bayesnde_cli.stages.scoring.density_table import DENSITY_SCHEMA, DENSITY_VERSION
 from bayesnde_cli.stages.training import run_refine, run_warmstart
@@ -57,7 +56,8 @@ def run_own(
     report.note(str(run_density(run, Asked(), settings.density, report, factory=open_engine)))
     metrics = run_evaluate(run, Asked(), settings.evaluate, report).metrics
     schema = read_schema(run)
-    rows = split_rows(run, schema, TEST_SET)
+    tables = read_tables(run, schema)
+    rows = tables.evaluated
     stages = {stage: manifests.read(run.manifest_file(stage)) for stage in _FITTING}
     scored = manifests.read(run.manifest_file("density", TEST_SET))
     return Outcome(
@@ -67,7 +67,7 @@ def run_own(
             "scale": stages["prepare"].config["scale"],
             **{stage: stages[stage].result["chosen"] for stage in ("warmstart", "refine")},
         },
-        rows_sha256=rows_sha256(schema, rows),
+        rows_sha256=rows_sha256(schema, tables),
         seconds_fit=sum(_seconds(stages[stage]) for stage in _FITTING),
         seconds_score=_seconds(scored),
         device=scored.device if "none" not in scored.device else stages["refine"].device,
@@ -130,15 +130,16 @@ def density_figures(log_density: np.ndarray, truth: np.ndarray | None, is_outlie
 
 
 def _copy_model(base: RunLayout, run: RunLayout) -> None:
-    """The fitted model of another arm, stage by stage; one that is there is kept."""
+    """The fitted model of another arm, stage by stage; a copy of the same one is kept."""
     sweep(run.root)
     for stage in _FITTING:
-        if run.manifest_file(stage).exists():
+        copied, original = run.manifest_file(stage), base.manifest_file(stage)
+        if copied.exists() and copied.read_bytes() == original.read_bytes():
             continue
-        discard(run, stage)  # half a copy, if any
+        discard(run, stage)  # of another model, or half a copy
         folder = run.stage_dir(stage)
-        folder.parent.mkdir(parents=True, exist_ok=True)
         with cannot_write(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
             draft = temporary_beside(folder)
             shutil.copytree(base.stage_dir(stage), draft)
             draft.rename(folder)

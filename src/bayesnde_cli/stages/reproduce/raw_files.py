@@ -85,7 +85,12 @@ def found_files(folder: Path, files: Sequence[str]) -> list[Path]:
             hint=f"{way}put it there, or say with --data-dir where the files are",
         )
     for file in files:
-        check_file(folder / file, file)
+        try:
+            check_file(folder / file, file)
+        except OSError as error:
+            raise BadInput(
+                f"{folder / file} cannot be read", found=error.strerror or str(error), hint="check its permissions"
+            ) from error
     return [folder / file for file in files]
 
 

@@ -24,7 +24,7 @@ class Result:
     test_rows: int | None  # at most; None: all
     figures: dict[str, Any]
     chosen: dict[str, Any]  # what validation rows have chosen
-    rows_sha256: str  # of the evaluated rows: float64, little-endian, row by row, in the units of the file, with noise
+    rows_sha256: str  # of training, validation and evaluated rows with all that is known of them
     seconds_fit: float
     seconds_score: float
     device: str
@@ -77,4 +77,16 @@ def _is_typed(found: Mapping[str, Any]) -> bool:
         list: ("settings",),
         dict: ("figures", "chosen"),
     }
-    return all(isinstance(found[name], kind) for kind, names in kinds.items() for name in names)
+    return (
+        all(isinstance(found[name], kind) for kind, names in kinds.items() for name in names)
+        and isinstance(found["figures"].get("n"), int)
+        and _are_figures(found["figures"])
+    )
+
+
+def _are_figures(figures: Mapping[str, Any]) -> bool:
+    """Whether all are numbers, or None, or figures once more."""
+    return all(
+        _are_figures(value) if isinstance(value, dict) else value is None or isinstance(value, int | float)
+        for value in figures.values()
+    )

@@ -16,6 +16,7 @@ from bayesnde_cli.stages.reproduce.experiments import (
     PRECISION,
     SPEARMAN,
     Experiment,
+    typed,
 )
 from bayesnde_cli.stages.reproduce.method_names import method_name
 from bayesnde_cli.stages.reproduce.result import Result
@@ -147,7 +148,7 @@ def _commands(experiment: Experiment, group: Sequence[Result]) -> str:
 
 def _command(experiment: Experiment, method: str | None, group: Sequence[Result] = ()) -> str:
     """What the user types for these arms, all run with the same settings."""
-    words = ["bayesnde", "reproduce", *experiment.name.replace("gmm-", "gmm --dim ").split()]
+    words = ["bayesnde", "reproduce", *typed(experiment).split()]
     if method is not None and (method,) != experiment.first:
         words += ["--recipe" if method in experiment.recipes else "--method", method]
     if group:

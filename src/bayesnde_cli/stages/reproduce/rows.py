@@ -1,13 +1,15 @@
 """The rows of an experiment: found or simulated, prepared by its protocol, and the same for every method."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from bayesnde_cli.artifacts.atomic import writing
+from bayesnde_cli.artifacts.atomic import cannot_write, writing
 from bayesnde_cli.artifacts.experiments_layout import ExperimentsLayout
 from bayesnde_cli.artifacts.fingerprint import sha256_bytes
 from bayesnde_cli.artifacts.layout import TEST_SET, RunLayout
@@ -20,7 +22,7 @@ from bayesnde_cli.data.simulators import make_simulator, simulate_rows
 from bayesnde_cli.errors import StageBusy
 from bayesnde_cli.stages import prepare
 from bayesnde_cli.stages.evaluate.comparing import Tables
-from bayesnde_cli.stages.evaluate.rows import TableRows, split_rows
+from bayesnde_cli.stages.evaluate.rows import split_rows
 from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION
 from bayesnde_cli.stages.reading import describe_sources, read_schema
 from bayesnde_cli.stages.reporting import Report
@@ -29,6 +31,7 @@ from bayesnde_cli.stages.reproduce.raw_files import found_files
 from bayesnde_cli.stages.reproduce.settings import prepare_settings
 
 _WAIT_SECONDS = 0.5
+Made = TypeVar("Made")
 
 
 def data_files(layout: ExperimentsLayout, experiment: Experiment, data_dir: Path) -> list[Path]:
@@ -47,7 +50,8 @@ def _simulate(path: Path, experiment: Experiment) -> None:
     names = [*simulator.names, TRUTH_NAME]
     chunks = [np.column_stack(chunk) for chunk in simulate_rows(simulator, SIMULATED_ROWS, SIMULATED_SEED)]
     table = pa.table(dict(zip(names, np.concatenate(chunks).T.copy(), strict=True)))
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with cannot_write(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
     import pyarrow.parquet as pq
 
     with writing(path) as draft:
@@ -60,11 +64,11 @@ def prepare_rows(layout: RunLayout, files: Sequence[Path], config: PrepareConfig
     prepare.run_on(layout, sources, describe_sources(sources, files), config, report, is_restart=False)
 
 
-def _prepare_shared(layout: RunLayout, files: Sequence[Path], config: PrepareConfig, report: Report) -> None:
-    """Rows that all shards need: whoever comes first prepares them, the others wait."""
+def waiting(make: Callable[[], Made]) -> Made:
+    """What all shards need: whoever comes first makes it, the others wait."""
     while True:
         try:
-            return prepare_rows(layout, files, config, report)
+            return make()
         except StageBusy:  # by a process that lives: a dead one's claim is no claim
             time.sleep(_WAIT_SECONDS)
 
@@ -75,9 +79,9 @@ def competitors_tables(
     """Training, validation and test rows, in the units of the file and through the columns' own distributions."""
     run = layout.prepared(experiment.folder_name, "marginal", test_rows)
     config = prepare_settings(experiment, test_rows, ("prepare.scale=marginal", "prepare.scale_on=train"))
-    _prepare_shared(run, files, config, report)
+    waiting(partial(prepare_rows, run, files, config, report))
     schema = read_schema(run)
-    return schema, Tables(*(split_rows(run, schema, split) for split in ("train", "validation", TEST_SET)))
+    return schema, read_tables(run, schema)
 
 
 def unit_interval_shift(
@@ -87,11 +91,25 @@ def unit_interval_shift(
     if not experiment.is_unit_interval:
         return 0.0
     run = layout.prepared(experiment.folder_name, "protocol", test_rows)
-    _prepare_shared(run, files, prepare_settings(experiment, test_rows, ()), report)
+    waiting(partial(prepare_rows, run, files, prepare_settings(experiment, test_rows, ()), report))
     table = read_table(run.split_file(TEST_SET), ROWS_SCHEMA, ["log_jacobian"], schema_version=ROWS_SCHEMA_VERSION)
     return -float(table["log_jacobian"][0].as_py())  # the same for all rows: the scaling is linear
 
 
-def rows_sha256(schema: Schema, rows: TableRows) -> str:
-    """The hash of the evaluated rows as every method sees them: in the units of the file, with their noise."""
-    return sha256_bytes(np.ascontiguousarray(schema.noisy(rows.values, rows.row_ids), "<f8").tobytes())
+def rows_sha256(schema: Schema, tables: Tables) -> str:
+    """The hash of all that a method is given and judged by: training, validation and evaluated rows.
+
+    Of each the cells in the units of the file, with their noise, row by row; then row ids, classes, true log-densities
+    and outlier labels, where there are any. All as little-endian float64.
+    """
+    pieces = []
+    for rows in tables:
+        known = (rows.row_ids, rows.classes, rows.truth, rows.is_outlier)
+        arrays = [schema.noisy(rows.values, rows.row_ids), *(array for array in known if array is not None)]
+        pieces += [np.ascontiguousarray(array, "<f8").tobytes() for array in arrays]
+    return sha256_bytes(b"".join(pieces))
+
+
+def read_tables(run: RunLayout, schema: Schema) -> Tables:
+    """Training, validation and test rows of a run directory."""
+    return Tables(*(split_rows(run, schema, split) for split in ("train", "validation", TEST_SET)))

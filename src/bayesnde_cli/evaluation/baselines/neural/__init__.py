@@ -24,13 +24,13 @@ def neural(name: str, *, share: float = 1.0) -> FitParts:
     return fit
 
 
-def require_packages(names: Sequence[str]) -> None:
+def require_packages(names: Sequence[str], option: str = "--baseline") -> None:
     """Refuse, before the long work, if neural ones are among the names and their packages are not there."""
     wanted = [name for name in names if name in NEURAL]
     missing = [package for package in _PACKAGES if find_spec(package) is None]
     if wanted and missing:
         raise BadUsage(
-            f"{' '.join(f'--baseline {name}' for name in wanted)} needs packages that are not installed",
+            f"{' '.join(f'{option} {name}' for name in dict.fromkeys(wanted))} needs packages that are not installed",
             found=f"no {', '.join(missing)}",
             hint="run `pip install 'bayesnde[baselines]'`, then the same command again",
         )

@@ -372,4 +372,4 @@ def test_every_neural_density_that_can_be_asked_for_is_known() -> None:
     from bayesnde_cli.evaluation.baselines.neural.fitting import KINDS
 
     assert tuple(KINDS) == NEURAL_BASELINES
-    assert set(COMPETITORS) == {*DENSITIES, *NEURAL_BASELINES, *DETECTORS}
+    assert set(COMPETITORS) == {*DENSITIES, *NEURAL_BASELINES, *DETECTORS, "distance", "blurred_kernels"}

@@ -102,7 +102,7 @@ def test_a_name_that_is_none_has_the_nearest_one_as_its_hint(bayesnde: Callable,
     assert outcome.code == 2
     assert outcome.err == (
         "error: --baseline cannot be 'realnpv'\n"
-        "  choices: made, maf, realnvp, nsf, cfm, resflow\n"
+        "  choices: made, maf, realnvp, nsf, cfm, resflow, roundtrip\n"
         "hint: did you mean 'realnvp'?\n"
     )
 

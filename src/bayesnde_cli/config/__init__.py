@@ -3,6 +3,7 @@
 from bayesnde_cli.config.fields import StageConfig, nearest, nearest_hint, option_type
 from bayesnde_cli.config.resolve import preset_names, read_preset, resolve
 from bayesnde_cli.config.stages import (
+    IMAGES,
     LARGE_TABLE,
     NEURAL_BASELINES,
     SMALL_TABLE,
@@ -18,6 +19,7 @@ from bayesnde_cli.config.stages import (
 )
 
 __all__ = [
+    "IMAGES",
     "LARGE_TABLE",
     "NEURAL_BASELINES",
     "SMALL_TABLE",

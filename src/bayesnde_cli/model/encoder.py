@@ -1,13 +1,15 @@
 """The encoder q(z | x[, y]): a row in, a normal proposal for its latent out."""
 
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from bayesnde_cli.model import networks
+from bayesnde_cli.model.image_layers import Statistics
 from bayesnde_cli.model.likelihood import log_likelihood
-from bayesnde_cli.model.networks import NetworkSpec, regime
+from bayesnde_cli.model.networks import IMAGE_CHANNELS, NetworkSpec, regime
 from bayesnde_cli.model.parameters import Parameters
 
 # The smallest s.d. of a proposal. A decoder at its own floor (s.d. 0.001) and of slope 100 leaves a posterior of this
@@ -35,6 +37,13 @@ def encoder_spec(latent_dim: int, n_columns: int, n_classes: int = 0) -> Network
     return NetworkSpec(n_columns, latent_dim, ("mean", "raw_sd"), n_classes, regime(n_columns))
 
 
+def image_encoder_spec(latent_dim: int, image: tuple[int, int, int], n_classes: int = 0) -> NetworkSpec:
+    """The paper's encoder of images of this height, width and number of channels, with a second head."""
+    return NetworkSpec(
+        prod(image), latent_dim, ("mean", "raw_sd"), n_classes, "from_image", width=IMAGE_CHANNELS, image=image
+    )
+
+
 # Compared by identity: tf.function hashes what it is handed, and arrays have no hash.
 @dataclass(frozen=True, eq=False)
 class Encoder:
@@ -50,8 +59,9 @@ class Encoder:
 
     spec: NetworkSpec
     parameters: Parameters
+    statistics: Statistics | None = None  # where an encoder of images is trained, as the decoder's
 
     def __call__(self, x: tf.Tensor, y: tf.Tensor | None = None) -> Proposal:
         """The proposal of every row. x (…, p), one-hot y (…, n_classes) -> mean and sd (…, d)."""
-        mean, raw_sd = networks.apply(self.spec, self.parameters, x, y)
+        mean, raw_sd = networks.apply(self.spec, self.parameters, x, y, self.statistics)
         return Proposal(mean, tf.math.softplus(raw_sd) + SD_FLOOR)

@@ -6,16 +6,20 @@ a and y side by side (without a condition, a alone):
     mlp:       h_0 = x,             h_k = f(D_k [h_{k-1}, y])
     residual:  h_0 = D_0 [x, y],    h_k = (h_{k-1} + LN f(D_k2 LN f(D_k1 [h_{k-1}, y]))) / sqrt 2
     heads:     D_head [h_depth, y], linear, one for each head
+
+Images have networks of their own: `image_networks`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import sqrt
-from typing import Literal
+from math import prod, sqrt
+from typing import Literal, NamedTuple
 
 import tensorflow as tf
 
+from bayesnde_cli.model import image_networks
 from bayesnde_cli.model import parameters as parameter
+from bayesnde_cli.model.image_layers import Statistics
 from bayesnde_cli.model.layers import (
     ACTIVATIONS,
     as_rows,
@@ -28,10 +32,12 @@ from bayesnde_cli.model.layers import (
 )
 from bayesnde_cli.model.parameters import Parameters, Shapes
 
-Kind = Literal["mlp", "residual"]
+Kind = Literal["mlp", "residual", "to_image", "from_image"]
 
 # The paper's border between its two regimes.
 MLP_MAX_COLUMNS = 10
+# Channels of the last layers of a decoder of images, and of the first of an encoder, in the paper.
+IMAGE_CHANNELS = 32
 
 
 def regime(n_columns: int) -> Kind:
@@ -43,7 +49,8 @@ def regime(n_columns: int) -> Kind:
 class NetworkSpec:
     """What a network looks like; with a seed it determines the first parameters. Change it with `dataclasses.replace`.
 
-    `depth` counts hidden layers (mlp) or blocks of two layers (residual). Each head gives `n_out` columns.
+    `depth` counts hidden layers (mlp) or blocks of two layers (residual); networks of images have theirs, and `width`
+    is their number of channels. Each head gives `n_out` columns.
     """
 
     n_in: int
@@ -54,22 +61,43 @@ class NetworkSpec:
     width: int = 256
     depth: int = 5
     activation: str = "leaky_relu"
+    image: tuple[int, int, int] | None = None  # height, width and channels of what a network of images makes or sees
 
     def __post_init__(self) -> None:
-        if self.kind not in _TRUNKS:
-            raise ValueError(f"expected a kind among {', '.join(_TRUNKS)}, got {self.kind!r}")
+        if self.kind not in (*_TRUNKS, *_OF_IMAGES):
+            raise ValueError(f"expected a kind among {', '.join((*_TRUNKS, *_OF_IMAGES))}, got {self.kind!r}")
+        if (self.image is None) == (self.kind in _OF_IMAGES):
+            raise ValueError(f"expected an image for networks of images alone, got {self}")
+        if self.image is not None and prod(self.image) != (self.n_out if self.kind == "to_image" else self.n_in):
+            raise ValueError(f"expected as many columns as the image has pixels, got {self}")
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"expected an activation among {', '.join(ACTIVATIONS)}, got {self.activation!r}")
         if min(self.n_in, self.n_out, self.width, self.depth) < 1:
             raise ValueError(f"expected sizes of at least 1, got {self}")
 
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels."""
+        assert self.image is not None
+        return self.image
+
 
 def parameter_shapes(spec: NetworkSpec) -> Shapes:
     """Name and shape of every parameter, from input to output."""
+    if spec.kind in _OF_IMAGES:
+        return _OF_IMAGES[spec.kind].shapes(spec)
     shapes = dict(_TRUNK_SHAPES[spec.kind](spec))
     for head in spec.heads:
         shapes |= dense_shapes(head, spec.width + spec.n_classes, spec.n_out)
     return shapes
+
+
+def n_products(spec: NetworkSpec) -> int:
+    """Products of a number and a weight that one row takes, about: each weight once, those of a convolution for every
+    pixel."""
+    pixels = image_networks.pixels_by_layer(spec) if spec.kind in _OF_IMAGES else {}
+    shapes = parameter_shapes(spec)
+    return sum(prod(shape) * pixels.get(name.partition("/")[0], 1) for name, shape in shapes.items())
 
 
 def initial_parameters(spec: NetworkSpec, seed: int, name: str) -> dict[str, tf.Tensor]:
@@ -77,12 +105,18 @@ def initial_parameters(spec: NetworkSpec, seed: int, name: str) -> dict[str, tf.
     return parameter.initial(parameter_shapes(spec), seed, name)
 
 
-def apply(spec: NetworkSpec, parameters: Parameters, x: tf.Tensor, y: tf.Tensor | None = None) -> tuple[tf.Tensor, ...]:
+def apply(
+    spec: NetworkSpec, parameters: Parameters, x: tf.Tensor, y: tf.Tensor | None = None,
+    statistics: Statistics | None = None,
+) -> tuple[tf.Tensor, ...]:  # fmt: skip
     """The output of each head. x (…, n_in), one-hot y (…, n_classes) -> a tuple of (…, n_out).
 
-    There may be any number of leading axes; y has as many as x, where 1 stands for any length.
+    There may be any number of leading axes; y has as many as x, where 1 stands for any length. `statistics` is for
+    networks of images that learn, see `batch_norm`.
     """
     x_rows, y_rows = as_rows(x, y, spec.n_in, spec.n_classes)
+    if spec.kind in _OF_IMAGES:
+        return tuple(like(rows, x) for rows in _OF_IMAGES[spec.kind].body(spec, parameters, x_rows, y_rows, statistics))
     features = joined(_TRUNKS[spec.kind](spec, parameters, x_rows, y_rows), y_rows)  # (n, width + n_classes)
     return tuple(like(dense(parameters, head, features), x) for head in spec.heads)
 
@@ -126,6 +160,15 @@ def _residual(spec: NetworkSpec, parameters: Parameters, x: tf.Tensor, y: tf.Ten
     return h
 
 
+class _OfImages(NamedTuple):
+    shapes: Callable[[NetworkSpec], Shapes]
+    body: Callable[..., tuple[tf.Tensor, ...]]
+
+
+_OF_IMAGES: dict[Kind, _OfImages] = {
+    "to_image": _OfImages(image_networks.to_image_shapes, image_networks.to_image),
+    "from_image": _OfImages(image_networks.from_image_shapes, image_networks.from_image),
+}
 _TRUNK_SHAPES: dict[Kind, Callable[[NetworkSpec], Shapes]] = {"mlp": _mlp_shapes, "residual": _residual_shapes}
 _TRUNKS: dict[Kind, Callable[[NetworkSpec, Parameters, tf.Tensor, tf.Tensor | None], tf.Tensor]] = {
     "mlp": _mlp,

@@ -6,9 +6,12 @@ compiled loop, and a checkpoint is these arrays. The last word of a name says wh
     block2/dense1/kernel    (inputs, outputs)    Glorot-uniform
     block2/dense1/bias      (outputs,)           zeros
     block2/norm1/gain       (outputs,)           ones
+    conv1/kernel            (k, k, inputs, outputs)    Glorot-uniform
+    norm1/moving_mean       (outputs,)           zeros; a statistic of batches, which no gradient moves
+    norm1/moving_variance   (outputs,)           ones; likewise
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 
 import numpy as np
@@ -19,6 +22,10 @@ from bayesnde_cli.rng import generator
 
 Parameters = Mapping[str, tf.Tensor]
 Shapes = Mapping[str, tuple[int, ...]]
+
+_CONSTANT: dict[str, Callable[..., np.ndarray]] = {
+    "bias": np.zeros, "gain": np.ones, "moving_mean": np.zeros, "moving_variance": np.ones
+}  # fmt: skip
 
 
 def initial(shapes: Shapes, seed: int, network: str) -> dict[str, tf.Tensor]:
@@ -32,6 +39,11 @@ def initial(shapes: Shapes, seed: int, network: str) -> dict[str, tf.Tensor]:
 def glorot_limit(n_in: int, n_out: int) -> float:
     """sqrt(6 / (n_in + n_out)): kernels are uniform between minus and plus this (Glorot and Bengio 2010, eq. 16)."""
     return float(np.sqrt(6.0 / (n_in + n_out)))
+
+
+def is_statistic(name: str) -> bool:
+    """Whether a parameter is a statistic of batches."""
+    return name.rpartition("/")[2].startswith("moving_")
 
 
 def count(parameters: Parameters) -> int:
@@ -72,8 +84,9 @@ def _first_value(name: str, shape: tuple[int, ...], seed: int, network: str) -> 
     if what == "kernel":
         # One rounding per operation: `Generator.uniform` may be compiled to a fused multiply-add on some machines.
         unit = 2.0 * generator(seed, "model", network, name).random(shape) - 1.0
-        return (glorot_limit(*shape) * unit).astype(np.float32)
-    return {"bias": np.zeros, "gain": np.ones}[what](shape, np.float32)
+        field = prod(shape[:-2])  # the pixels of a convolution's kernel
+        return (glorot_limit(field * shape[-2], field * shape[-1]) * unit).astype(np.float32)
+    return _CONSTANT[what](shape, np.float32)
 
 
 def _kind(dtype: np.dtype, shape: tuple[int, ...]) -> str:

@@ -38,8 +38,11 @@ def read_networks(layout: RunLayout, stage: str) -> StoredNetworks:
 
 def _spec(path: Path, network: str, stored: Any, *, n_arrays: int) -> NetworkSpec:
     try:
-        spec = NetworkSpec(**{**stored, "heads": tuple(stored["heads"])})
-        sizes = (spec.n_in, spec.n_out, spec.n_classes, spec.width, spec.depth)
+        image = stored.get("image")  # older networks have none
+        spec = NetworkSpec(
+            **{**stored, "heads": tuple(stored["heads"]), "image": None if image is None else tuple(image)}
+        )
+        sizes = (spec.n_in, spec.n_out, spec.n_classes, spec.width, spec.depth, *(spec.image or ()))
         # A layer has two arrays at least: whoever says more layers than that would have us count them.
         is_sound = all(is_count(size) for size in sizes) and spec.depth <= n_arrays
         is_sound = is_sound and all(isinstance(head, str) for head in spec.heads)

@@ -13,6 +13,7 @@ import tensorflow as tf
 from bayesnde_cli.model import random_numbers
 from bayesnde_cli.model.decoder import Decoder
 from bayesnde_cli.model.encoder import Encoder
+from bayesnde_cli.model.image_layers import Statistics
 from bayesnde_cli.model.likelihood import log_likelihood
 from bayesnde_cli.model.networks import NetworkSpec
 from bayesnde_cli.model.parameters import global_norm
@@ -23,7 +24,7 @@ from bayesnde_cli.training.bounds import (
     gaussian_kl,
     log_importance_weights,
 )
-from bayesnde_cli.training.joint_parameters import decoder_of, encoder_of
+from bayesnde_cli.training.joint_parameters import decoder_of, encoder_of, joined, with_statistics
 from bayesnde_cli.training.optimizers import SCHEDULES, adam_step, averaged, clipped
 
 
@@ -41,6 +42,8 @@ class BoundSettings:
     max_norm: float = 10.0  # of the gradient: a rare batch with an outlier must not undo an epoch
     average_epochs: float = 2.0  # memory of the running mean of the weights, which is what is scored
     rounds_per_epoch: int = 1
+    # Batch normalisation by the batch at hand, as in the warm start; else by frozen statistics, as in refinement.
+    has_batch_statistics: bool = False
 
 
 Losses = dict[str, tf.Tensor]
@@ -83,16 +86,22 @@ def round_runner(decoder: NetworkSpec, encoder: NetworkSpec, settings: BoundSett
             noise = random_numbers.normal([batch, settings.n_draws, encoder.n_out], noise_seed)
             with tf.GradientTape() as tape:
                 tape.watch(parameters)
-                model, proposer = decoder_of(decoder, parameters), encoder_of(encoder, parameters)
+                seen: dict[str, Statistics] = {"decoder": {}, "encoder": {}}
+                learning = seen if settings.has_batch_statistics else {}
+                model = decoder_of(decoder, parameters, learning.get("decoder"))
+                proposer = encoder_of(encoder, parameters, learning.get("encoder"))
                 x_batch, y_batch = tf.gather(x, rows), None if y is None else tf.gather(y, rows)
                 terms = terms_of(model, proposer, x_batch, y_batch, noise, kl_weight)
-            gradients, _ = clipped(tape.gradient(terms["loss"], parameters), max_norm=settings.max_norm)
+            # Statistics of batches have no gradient.
+            gradients = tape.gradient(terms["loss"], parameters, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            gradients, _ = clipped(gradients, max_norm=settings.max_norm)
             time = tf.cast(epoch, tf.float32) + tf.cast(index_in_epoch, tf.float32) / float(steps_per_epoch)
             rate = settings.learning_rate * SCHEDULES[settings.schedule](time, float(settings.n_epochs))
-            parameters, optimizer = adam_step(
+            moved, optimizer = adam_step(
                 gradients, optimizer, parameters,
                 learning_rate=rate, beta_1=0.9, beta_2=0.99, epsilon=1e-8, weight_decay=settings.weight_decay,
             )  # fmt: skip
+            parameters = with_statistics(moved, parameters, joined(seen))
             average = averaged(average, parameters, decay=decay)
             totals = {name: totals[name] + term for name, term in terms.items()}
             bad_step = tf.where(tf.math.is_finite(terms["loss"]), -1, index)

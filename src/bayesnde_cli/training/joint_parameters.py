@@ -10,8 +10,12 @@ import tensorflow as tf
 from bayesnde_cli.model import networks
 from bayesnde_cli.model.decoder import Decoder
 from bayesnde_cli.model.encoder import Encoder
+from bayesnde_cli.model.image_layers import Statistics
 from bayesnde_cli.model.networks import NetworkSpec
-from bayesnde_cli.model.parameters import Parameters
+from bayesnde_cli.model.parameters import Parameters, is_statistic
+
+# How fast the statistics of batch normalisation follow those of the batches.
+_STATISTICS_RATE = 0.01
 
 
 def joined(parts: Mapping[str, Parameters]) -> dict[str, tf.Tensor]:
@@ -31,11 +35,19 @@ def initial_autoencoder(decoder: NetworkSpec, encoder: NetworkSpec, seed: int) -
     return joined({network: networks.initial_parameters(spec, seed, network) for network, spec in specs.items()})
 
 
-def decoder_of(spec: NetworkSpec, parameters: Parameters) -> Decoder:
+def decoder_of(spec: NetworkSpec, parameters: Parameters, statistics: Statistics | None = None) -> Decoder:
     """The decoder inside joint parameters."""
-    return Decoder(spec, part_of(parameters, "decoder"))
+    return Decoder(spec, part_of(parameters, "decoder"), statistics)
 
 
-def encoder_of(spec: NetworkSpec, parameters: Parameters) -> Encoder:
+def encoder_of(spec: NetworkSpec, parameters: Parameters, statistics: Statistics | None = None) -> Encoder:
     """The encoder inside joint parameters."""
-    return Encoder(spec, part_of(parameters, "encoder"))
+    return Encoder(spec, part_of(parameters, "encoder"), statistics)
+
+
+def with_statistics(moved: Parameters, before: Parameters, seen: Parameters) -> dict[str, tf.Tensor]:
+    """Parameters after a step, with the statistics of batches as they were before it, or nearer to those just seen."""
+    statistics = {name: value for name, value in before.items() if is_statistic(name)}
+    for name, value in seen.items():
+        statistics[name] += _STATISTICS_RATE * (value - statistics[name])
+    return {**moved, **statistics}

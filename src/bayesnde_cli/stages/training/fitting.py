@@ -9,16 +9,17 @@ import tensorflow as tf
 
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.config import TrainingConfig, WarmstartConfig
-from bayesnde_cli.errors import NumericalFailure, Stopped
-from bayesnde_cli.model.decoder import decoder_spec
-from bayesnde_cli.model.encoder import encoder_spec
+from bayesnde_cli.data.image import ImageShape
+from bayesnde_cli.errors import BadConfig, NumericalFailure, Stopped
+from bayesnde_cli.model.decoder import decoder_spec, image_decoder_spec
+from bayesnde_cli.model.encoder import encoder_spec, image_encoder_spec
 from bayesnde_cli.model.parameters import Parameters
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.stages.reporting import Advance, Report
 from bayesnde_cli.stages.training.checkpoints import Checkpoints
 from bayesnde_cli.stages.training.looks import Judge, chosen_look, n_misses
 from bayesnde_cli.stages.training.phases import Networks, Phase, first_weights, phases_of
-from bayesnde_cli.stages.training.rows import read_rows
+from bayesnde_cli.stages.training.rows import Rows, read_rows
 from bayesnde_cli.stages.training.sizes import sized
 from bayesnde_cli.stages.weights import read_networks
 
@@ -52,8 +53,9 @@ class Fit:
 def fit(layout: RunLayout, config: TrainingConfig, checkpoints: Checkpoints, report: Report) -> Fit:
     """The fitted model of a stage; a checkpoint of the same identity is taken up where it stopped."""
     train = read_rows(layout, "train")
-    config = sized(config, len(train.x))
-    networks, weights = _model(layout, config, train.x.shape[1], train.n_classes)
+    _refuse_depth_of_images(config, train)
+    config = sized(config, len(train.x), are_images=train.image is not None)
+    networks, weights = _model(layout, config, train)
     phases = phases_of(config, networks, train)
     assert config.seed is not None
     seed = tf.constant(derive_seed(config.seed, config.stage) % 2**31, tf.int32)
@@ -94,24 +96,34 @@ def fit(layout: RunLayout, config: TrainingConfig, checkpoints: Checkpoints, rep
     return Fit(config, networks, checkpoints.weights(chosen), progress.history, progress.looks, chosen)
 
 
-def fresh_networks(config: WarmstartConfig, n_features: int, n_classes: int) -> Networks:
+def fresh_networks(
+    config: WarmstartConfig, n_features: int, n_classes: int, image: ImageShape | None = None
+) -> Networks:
     """Decoder and encoder as a config has them, one that leaves nothing open."""
-    full = n_features if n_features <= _FULL_LATENT_FEATURES else math.ceil(n_features / 2)
     looks = {"width": config.width, "depth": config.depth, "activation": config.activation}
-    return Networks(
-        *(
-            replace(spec(config.latent_dim or full, n_features, n_classes), **looks)  # type: ignore[arg-type]
-            for spec in (decoder_spec, encoder_spec)
+    if image is not None:
+        shape = image.height, image.width, image.channels
+        assert config.latent_dim is not None
+        specs = [spec(config.latent_dim, shape, n_classes) for spec in (image_decoder_spec, image_encoder_spec)]
+    else:
+        full = n_features if n_features <= _FULL_LATENT_FEATURES else math.ceil(n_features / 2)
+        specs = [spec(config.latent_dim or full, n_features, n_classes) for spec in (decoder_spec, encoder_spec)]
+    return Networks(*(replace(spec, **looks) for spec in specs))  # type: ignore[arg-type]
+
+
+def _refuse_depth_of_images(config: TrainingConfig, rows: Rows) -> None:
+    if rows.image is not None and isinstance(config, WarmstartConfig) and config.depth is not None:
+        raise BadConfig(
+            "networks of images have a depth of their own",
+            found=f"depth: {config.depth}",
+            hint="leave --depth out; --width sets their number of channels",
         )
-    )
 
 
-def _model(
-    layout: RunLayout, config: TrainingConfig, n_features: int, n_classes: int
-) -> tuple[Networks, dict[str, tf.Tensor]]:
+def _model(layout: RunLayout, config: TrainingConfig, rows: Rows) -> tuple[Networks, dict[str, tf.Tensor]]:
     """Networks and weights before the first round: fresh for `warmstart`, the warm start's for `refine`."""
     if isinstance(config, WarmstartConfig):
-        networks = fresh_networks(config, n_features, n_classes)
+        networks = fresh_networks(config, rows.x.shape[1], rows.n_classes, rows.image)
         return networks, first_weights(config, networks)
     stored = read_networks(layout, "warmstart")
     weights = {name: tf.constant(array) for name, array in stored.weights.items()}

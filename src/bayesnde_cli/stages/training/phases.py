@@ -17,7 +17,7 @@ from bayesnde_cli.config.stages import (
 )
 from bayesnde_cli.inference import hmc
 from bayesnde_cli.model.discriminator import DiscriminatorSpec
-from bayesnde_cli.model.networks import NetworkSpec, parameter_shapes
+from bayesnde_cli.model.networks import NetworkSpec, n_products
 from bayesnde_cli.model.parameters import Parameters
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.stages.training.rows import Rows
@@ -102,11 +102,7 @@ class _Pace:
         self.batch_rows = max(1, min(config.batch_rows, n_rows // _LEAST_STEPS))
         self.steps_per_epoch = n_rows // self.batch_rows
         self.n_epochs = config.epochs or self._epochs_of_steps(config, networks)
-        self._weights = sum(
-            math.prod(shape)
-            for spec in (networks.decoder, networks.encoder)
-            for shape in parameter_shapes(spec).values()
-        )
+        self._products = sum(n_products(spec) for spec in (networks.decoder, networks.encoder))
 
     def _epochs_of_steps(self, config: TrainingConfig, networks: Networks) -> int:
         """Whole epochs that make as many steps as the config asks for, or the usual number."""
@@ -120,7 +116,7 @@ class _Pace:
 
     def steps_per_round(self, passes: float) -> float:
         """Steps that are done in seconds."""
-        return _ROUND_OPERATIONS / (6.0 * passes * self._weights * self.batch_rows)
+        return _ROUND_OPERATIONS / (6.0 * passes * self._products * self.batch_rows)
 
     def rounds_per_epoch(self, passes: float) -> int:
         """Equal parts of an epoch that are each done in seconds, where a step passes each row so often."""
@@ -144,6 +140,7 @@ def _bound_phase(
         kl_warm_up_epochs=warm_up_epochs,
         average_epochs=config.average_epochs,
         rounds_per_epoch=rounds,
+        has_batch_statistics=isinstance(config, WarmstartConfig),
     )
     return Phase(
         name,

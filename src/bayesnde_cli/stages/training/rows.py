@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.tables import read_table
+from bayesnde_cli.data.image import ImageShape
 from bayesnde_cli.rng import bits_at
 from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION, rows_schema
 from bayesnde_cli.stages.reading import odd_rows_refused, read_schema, refuse_gaps
@@ -21,6 +22,7 @@ class Rows:
     x: np.ndarray  # (rows, p) float32
     log_jacobian: np.ndarray  # (rows,) float64
     y: np.ndarray | None  # (rows, classes) float32, one-hot
+    image: ImageShape | None = None  # of which the columns are the pixels
 
     @property
     def n_classes(self) -> int:
@@ -53,6 +55,7 @@ def read_rows(layout: RunLayout, split: str) -> Rows:
             x=flat.reshape(table.num_rows, len(schema.features)),
             log_jacobian=table["log_jacobian"].to_numpy(),
             y=schema.one_hot(table[condition].to_pylist()) if condition else None,
+            image=schema.image,
         )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bayesnde_cli.data.image import ImageShape
-from bayesnde_cli.data.readers.bounds import refuse_columns
+from bayesnde_cli.data.readers.bounds import MAX_COLUMNS
 from bayesnde_cli.errors import BadInput, one_line
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ def image_shape(path: Path, name: str) -> ImageShape:
 def read_image(path: Path, name: str) -> np.ndarray:
     """The pixels, (h, w) or (h, w, 3) uint8."""
     with _opened(path, name) as image:
-        refuse_columns(name, _shape(image).n_pixels)  # before it is unpacked
         return np.asarray(image.convert(_READ_AS[image.mode]))
 
 
@@ -53,6 +52,8 @@ def _opened(path: Path, name: str) -> Iterator["Image"]:
                 yield image
     except BadInput:
         raise
+    except Image.DecompressionBombError as error:
+        raise _too_large(name, one_line(str(error))) from error
     except UnidentifiedImageError as error:
         raise _damaged(name, "it does not begin as a PNG, JPEG, BMP, PGM or PPM file does") from error
     except Exception as error:  # decoders let many sorts out: OSError, SyntaxError, ValueError, struct.error, …
@@ -78,6 +79,8 @@ def _refuse_odd(image: "Image", name: str) -> None:
             found=f"colours: {image.mode}",
             hint="convert the images to grey or RGB",
         )
+    if (shape := _shape(image)).n_pixels > MAX_COLUMNS:  # before it is unpacked
+        raise _too_large(name, f"{shape}: {shape.n_pixels:,} values, {MAX_COLUMNS:,} are the most")
 
 
 def _is_deep(image: "Image") -> bool:
@@ -87,6 +90,10 @@ def _is_deep(image: "Image") -> bool:
     most = [part[1] for part in how if isinstance(part, tuple) and len(part) == 2 and isinstance(part[1], int)]
     is_scaled = image.format == "PPM" and any(value > _LARGEST_BYTE for value in most)
     return image.mode.startswith(("I", "F")) or is_cut or is_scaled
+
+
+def _too_large(name: str, found: str) -> BadInput:
+    return BadInput(f"{name} is too large an image", found=found, hint="make the images smaller")
 
 
 def _damaged(name: str, found: str) -> BadInput:

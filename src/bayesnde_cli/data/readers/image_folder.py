@@ -7,7 +7,6 @@ import numpy as np
 
 from bayesnde_cli.data.image import ImageShape
 from bayesnde_cli.data.readers.array_table import ArrayTable, Piece
-from bayesnde_cli.data.readers.bounds import refuse_columns
 from bayesnde_cli.data.readers.image_file import image_shape, read_image
 from bayesnde_cli.data.readers.source import Source
 from bayesnde_cli.data.readers.table import LABEL, listed
@@ -77,7 +76,6 @@ def open_folder(source: ImageFolder) -> ArrayTable:
     """The table of a folder of images, all of the size of the first; `label` is the name of the sub-folder."""
     first = source.path / source.files[0]
     image = image_shape(first, source.file_name(source.files[0]))
-    refuse_columns(source.file_name(source.files[0]), image.n_pixels)
     pieces = [Piece(image.pixel_names(), np.dtype(np.uint8), _pixels(source, image))]
     labels = source.labels()
     parts = ["images in a folder", f"{len(source.files)} x {image}"]

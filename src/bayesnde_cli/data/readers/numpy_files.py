@@ -44,8 +44,7 @@ def open_npy(source: Source) -> ArrayTable:
         raise BadInput(
             f"{source.name} is an array of {len(array.shape)} axes",
             found=f"shape: {shape_text(array.shape) or 'a single number'}",
-            hint="reshape it to (rows, columns); images are whole numbers from 0 to 255, `array.astype(np.uint8)`, of "
-            "(images, height, width) or (images, height, width, channels)",
+            hint="reshape it to (rows, columns); images are arrays of bytes, `array.astype(np.uint8)`",
         )
     array.check_size(source.size())
     n_columns = math.prod(array.shape[1:])

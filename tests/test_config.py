@@ -135,7 +135,7 @@ def test_a_wrong_file_is_refused_with_the_nearest_match(tmp_path: Path, text: st
     [
         (
             {"scale": "marginl"},
-            "error: --scale cannot be 'marginl'\n  choices: auto, marginal, standard, minmax, none\n"
+            "error: --scale cannot be 'marginl'\n  choices: auto, marginal, standard, minmax, logit, none\n"
             "hint: did you mean 'marginal'?",
         ),
         (

@@ -32,6 +32,22 @@ def test_shares_become_whole_numbers_of_rows(n_rows: int, sizes: tuple[int, ...]
     assert _sizes(splits.split_by_address(np.arange(n_rows), SHARES, 0)) == sizes
 
 
+@pytest.mark.parametrize(
+    ("n_rows", "shares", "sizes"),
+    [
+        (70_000, (0.71428, 0.14286, 0.14286), (50_000, 10_000, 10_000)),
+        (50, SHARES, (41, 4, 5)),
+        (50, (0.998, 0.001, 0.001), (48, 1, 1)),
+    ],
+)
+def test_the_order_of_the_file_is_training_then_validation_then_test(
+    n_rows: int, shares: tuple[float, ...], sizes: tuple[int, ...]
+) -> None:
+    split = splits.split_by_order(n_rows, shares)
+    assert _sizes(split) == sizes
+    assert (np.diff(split) >= 0).all()
+
+
 def test_the_order_of_two_rows_depends_on_their_own_addresses_alone() -> None:
     # Dropping rows moves the borders between splits, never the order: what trained in the longer list of the
     # first rows and still ranks low enough trains again.

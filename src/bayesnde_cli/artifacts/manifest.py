@@ -5,7 +5,7 @@ A manifest records; it asserts nothing. Inputs inside the run are named by their
 stage's folder.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from pathlib import Path, PurePosixPath
@@ -118,6 +118,14 @@ def result_of(layout: RunLayout, manifest: Manifest, kinds: Mapping[str, type | 
 def describe_input(path: Path, *, given: str | None = None) -> dict[str, Any]:
     """An input as a manifest records it, under the path that the user gave."""
     return {**_describe(path), "path": str(path) if given is None else given}
+
+
+def describe_folder(folder: Path, files: Sequence[Path], *, given: str) -> dict[str, Any]:
+    """A folder that is an input: the hash is that of its files' names and hashes, in their order."""
+    names = [path.as_posix().encode("utf-8", "backslashreplace").decode() for path in files]
+    entries = [_describe(folder / path) for path in files]
+    digest = sha256_json([[name, entry["sha256"]] for name, entry in zip(names, entries, strict=True)])
+    return {"sha256": digest, "bytes": sum(entry["bytes"] for entry in entries), "path": given}
 
 
 def describe_outputs(folder: Path, paths: Iterable[Path]) -> dict[str, dict[str, Any]]:

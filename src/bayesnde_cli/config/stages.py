@@ -57,8 +57,9 @@ class PrepareConfig(StageConfig):
         "address",
         "address: each row by its own seeded number, stratified under --condition. "
         "tail: shuffle with RandomState(seed), last rows are test, then validation. "
+        "order: as in the file, last rows are test, those before validation. "
         "train-test-split: scikit-learn's, twice, with --split-seeds.",
-        choices=("address", "tail", "train-test-split"), panel="Rows",
+        choices=("address", "tail", "order", "train-test-split"), panel="Rows",
     )  # fmt: skip
     test_rows: int | None = setting(
         None, "Test rows at most, each by its own seeded number; what is too many is left out. All if not given.",
@@ -81,8 +82,9 @@ class PrepareConfig(StageConfig):
     scale: str = setting(
         "auto",
         "marginal: each column through its own distribution to a standard normal; standard; minmax; none; "
-        "auto: marginal, unless a mixture of validation rows is better with standard.",
-        choices=("auto", "marginal", "standard", "minmax", "none"), panel="Scaling",
+        "logit: of whole numbers 0 to 255 with noise U(0, 1), for images; "
+        "auto: logit for images, else marginal, unless a mixture of validation rows is better with standard.",
+        choices=("auto", "marginal", "standard", "minmax", "logit", "none"), panel="Scaling",
     )  # fmt: skip
     scale_on: str = setting(
         "train", "Rows that fit the scaling; 'all' is for the paper's protocols.",

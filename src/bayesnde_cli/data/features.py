@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bayesnde_cli.data.kinds import ColumnFacts, Kind
-from bayesnde_cli.data.roles import match_columns
+from bayesnde_cli.data.roles import listed, match_columns, quoted
 from bayesnde_cli.data.scaling import (
     ColumnMap,
+    Logit,
     Noise,
     fit_categorical,
     fit_lattice,
@@ -16,7 +17,8 @@ from bayesnde_cli.data.scaling import (
     fit_none,
     fit_standard,
 )
-from bayesnde_cli.errors import BadUsage
+from bayesnde_cli.data.scaling.logit import HIGHEST, LOWEST
+from bayesnde_cli.errors import BadInput, BadUsage
 
 
 def noise_rules(rules: Sequence[str], facts: Mapping[str, ColumnFacts]) -> dict[str, Noise]:
@@ -41,6 +43,32 @@ def noise_rules(rules: Sequence[str], facts: Mapping[str, ColumnFacts]) -> dict[
     return noise
 
 
+def logit_noise(rules: Sequence[str], facts: Mapping[str, ColumnFacts]) -> dict[str, Noise]:
+    """The noise of columns under `--scale logit`; all must hold whole numbers from 0 to 255."""
+    if any(rule != "auto" for rule in rules):
+        raise BadUsage(
+            "--scale logit has a noise of its own, U(0, 1)",
+            found=f"rules: {', '.join(f'--dequantize {rule}' for rule in rules)}",
+            hint="leave --dequantize out, or choose another --scale",
+        )
+    odd = [fact for fact in facts.values() if not _is_bytes(fact)]
+    if odd:
+        kinds = [
+            f"{fact.name} ({fact.kind}{'' if fact.categories else f', {fact.minimum:g} to {fact.maximum:g}'})"
+            for fact in odd
+        ]
+        raise BadInput(
+            "--scale logit takes whole numbers from 0 to 255 only",
+            found=f"columns: {listed(kinds)}",
+            hint=f"choose another --scale, or leave such columns out: --drop {quoted(odd[0].name)}",
+        )
+    return dict.fromkeys(facts, Logit().noise)
+
+
+def _is_bytes(fact: ColumnFacts) -> bool:
+    return fact.kind is Kind.LATTICE and fact.minimum >= LOWEST and fact.maximum <= HIGHEST
+
+
 def fit_map(
     fact: ColumnFacts, scale: str, noise: Noise | None, values: np.ndarray, *, fraction: np.ndarray,
     is_fitting: np.ndarray, is_choosing: np.ndarray,
@@ -49,6 +77,8 @@ def fit_map(
 
     `fraction` is the dequantisation noise of the rows, as uniform numbers.
     """
+    if scale == "logit":
+        return Logit()
     if scale == "marginal" and noise is not None and noise.width <= 1:
         if fact.kind is Kind.CATEGORICAL:
             return fit_categorical(

@@ -1,11 +1,13 @@
 """Rows of any file in the model's space of a prepared run: columns by name, order free."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from bayesnde_cli.data.image import ImageShape
 from bayesnde_cli.data.labels import label_columns
 from bayesnde_cli.data.readers import Table
 from bayesnde_cli.data.roles import Roles, listed
@@ -28,13 +30,17 @@ def match_table(table: Table, schema: Schema) -> tuple[Schema, tuple[str, ...]]:
 
     Features and the condition must be there; identity, outlier label and truth may be.
     """
+    if schema.image is not None and table.image not in (None, schema.image):
+        raise _other_size(table.image, schema.image)
     required = [*schema.roles.features, *([schema.roles.condition] if schema.roles.condition else [])]
     lacking = [name for name in required if name not in table.names]
     if lacking:
         raise BadInput(
             f"the file lacks {len(lacking)} of the model's {len(required)} columns",
             found=[f"missing: {listed(lacking)}", f"columns: {listed(table.names)}"],
-            hint="columns are matched by name; rename them in the file, or give a header",
+            hint=f"the model is one of images of {schema.image}: give such images, or columns of these names"
+            if schema.image is not None and lacking[0] in schema.roles.features
+            else "columns are matched by name; rename them in the file, or give a header",
         )
     roles = schema.roles
     present = Roles(
@@ -45,7 +51,15 @@ def match_table(table: Table, schema: Schema) -> tuple[Schema, tuple[str, ...]]:
         id=roles.id if roles.id in table.names else None,
     )
     ignored = tuple(name for name in table.names if name not in present.used)
-    return Schema(present, schema.features, schema.classes, schema.classes_are_whole, schema.seed), ignored
+    return replace(schema, roles=present), ignored
+
+
+def _other_size(found: ImageShape | None, wanted: ImageShape) -> BadInput:
+    return BadInput(
+        "the images are not of the model's size",
+        found=[f"images of {found}", f"the model's: {wanted}"],
+        hint="bring the images to the model's size, or prepare a run of their own",
+    )
 
 
 def model_rows(table: Table, schema: Schema) -> Iterator[ModelRows]:

@@ -8,9 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bayesnde_cli.data.image import IMAGE_COLUMN, ImageShape, stored_pixels
 from bayesnde_cli.data.kinds import Kind
 from bayesnde_cli.data.roles import Roles, listed
-from bayesnde_cli.data.scaling import CategoricalMarginal, ColumnMap, map_from_json
+from bayesnde_cli.data.scaling import CategoricalMarginal, ColumnMap, Logit, map_from_json
+from bayesnde_cli.data.scaling.logit import HIGHEST, LOWEST
 from bayesnde_cli.errors import BadInput
 from bayesnde_cli.rng import derive_seed, uniform_at
 
@@ -64,6 +66,9 @@ class Feature:
         if self.kind is Kind.LATTICE:
             off = np.isfinite(values) & (values != np.rint(values))
             self._refuse(off, column, row_ids, "a number off the lattice", "the model knows whole numbers only")
+        if isinstance(self.map, Logit):
+            off = (values < LOWEST) | (values > HIGHEST)
+            self._refuse(off, column, row_ids, "a number out of range", "--scale logit knows 0 to 255 only")
         return values
 
     def scale(self, values: np.ndarray, row_ids: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -96,9 +101,15 @@ class Schema:
     classes: tuple[str, ...]  # of the condition, in order; empty without one
     classes_are_whole: bool  # class labels are whole numbers and stored as such
     seed: int
+    image: ImageShape | None = None  # where rows are images: all pixels are features, in order
 
     def encode(self, batch: pa.RecordBatch, row_ids: np.ndarray) -> np.ndarray:
-        """The features of a batch as numbers, (rows, p) float64; `row_ids` are for messages."""
+        """The features of a batch as numbers, (rows, p) float64; `row_ids` are for messages.
+
+        Images come as one column of all pixels, as `prepare` writes them, or as a column for each pixel.
+        """
+        if self.image is not None and IMAGE_COLUMN in batch.schema.names:
+            return stored_pixels(batch.column(IMAGE_COLUMN)).astype(np.float64)
         columns = [feature.encode(batch.column(feature.name), row_ids) for feature in self.features]
         return np.stack(columns, axis=1)
 
@@ -158,6 +169,7 @@ class Schema:
             "truth": roles.truth,
             "id": roles.id,
             "split_column": roles.split,
+            **({} if self.image is None else {"image": self.image.to_json()}),
         }
 
     @classmethod
@@ -183,6 +195,9 @@ class Schema:
             )
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise ValueError(f"seed is {seed!r}")
+        image = None if document.get("image") is None else ImageShape.from_json(document["image"])
+        if image is not None:
+            _check_pixels(image, features)
         roles = Roles(
             features=tuple(names),
             condition=condition,
@@ -191,7 +206,7 @@ class Schema:
             id=row_name,
             split=split,
         )
-        return cls(roles, features, classes, are_whole, seed)
+        return cls(roles, features, classes, are_whole, seed, image)
 
 
 def _text(value: Any) -> str:
@@ -204,6 +219,12 @@ def _texts(values: Any) -> tuple[str, ...]:
     if not isinstance(values, list) or len(set(map(_text, values))) < len(values):
         raise TypeError(f"{values!r} is no list of different texts")
     return tuple(values)
+
+
+def _check_pixels(image: ImageShape, features: Sequence[Feature]) -> None:
+    is_pixel = [feature.kind is Kind.LATTICE and isinstance(feature.map, Logit) for feature in features]
+    if len(features) != image.n_pixels or not all(is_pixel):
+        raise ValueError(f"{len(features)} features of which {sum(is_pixel)} are pixels, of images of {image}")
 
 
 def _check_categories(feature: Feature) -> None:

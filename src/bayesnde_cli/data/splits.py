@@ -55,6 +55,18 @@ def split_by_tail(n_rows: int, shares: Sequence[float], seed: int) -> np.ndarray
     return split
 
 
+def split_by_order(n_rows: int, shares: Sequence[float]) -> np.ndarray:
+    """The order of the file: the last rows test, those before them validate. (rows,)
+
+    For data that come with test rows of their own; of a share the nearest whole number of rows is taken.
+    """
+    n_train, n_validation, _ = share_sizes(n_rows, shares)
+    split = np.full(n_rows, TEST, np.int8)
+    split[:n_train] = TRAIN
+    split[n_train : n_train + n_validation] = VALIDATION
+    return split
+
+
 def split_by_train_test_split(
     n_rows: int, shares: Sequence[float], seeds: Sequence[int], strata: np.ndarray | None = None
 ) -> np.ndarray:

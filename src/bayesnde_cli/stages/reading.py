@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from bayesnde_cli.artifacts import manifest as manifests
 from bayesnde_cli.artifacts.canonical import read_object
 from bayesnde_cli.artifacts.layout import RunLayout, repair_hint
-from bayesnde_cli.data.readers import Source, TextFormat
+from bayesnde_cli.data.readers import ImageFolder, Source, TextFormat
 from bayesnde_cli.data.schema import SCHEMA_VERSION, Schema
-from bayesnde_cli.errors import BadArtifact
+from bayesnde_cli.errors import BadArtifact, BadInput, escaped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,10 +34,21 @@ def text_format(settings: Mapping[str, Any]) -> TextFormat:
 
 def describe_sources(sources: Sequence[Source], data: Sequence[Path]) -> dict[str, dict[str, Any]]:
     """The user's files as a manifest records them."""
-    return {
-        f"data-{index}": manifests.describe_input(source.path, given=_given(given))
-        for index, (source, given) in enumerate(zip(sources, data, strict=True))
-    }
+    pairs = zip(sources, data, strict=True)
+    return {f"data-{index}": _described(source, _given(given)) for index, (source, given) in enumerate(pairs)}
+
+
+def _described(source: Source, given: str) -> dict[str, Any]:
+    if isinstance(source, ImageFolder):
+        try:
+            return manifests.describe_folder(source.path, source.files, given=given)
+        except OSError as error:
+            raise BadInput(
+                f"cannot read {escaped(str(error.filename or source.path))}",
+                found=error.strerror or str(error),
+                hint="check the file's permissions",
+            ) from error
+    return manifests.describe_input(source.path, given=given)
 
 
 def _given(path: Path) -> str:

@@ -179,7 +179,8 @@ def test_npy_types_that_are_no_table(array: np.ndarray, what: str, dtype: str) -
 def test_an_npy_array_of_three_axes() -> None:
     np.save("a.npy", np.zeros((2, 3, 4)))
     assert message("a.npy") == (
-        "error: a.npy is an array of 3 axes\n  shape: 2 x 3 x 4\nhint: reshape it to (rows, columns)"
+        "error: a.npy is an array of 3 axes\n  shape: 2 x 3 x 4\n"
+        "hint: reshape it to (rows, columns); images are arrays of bytes, `array.astype(np.uint8)`"
     )
 
 
@@ -346,10 +347,10 @@ def test_a_truncated_idx_file_inside_gzip() -> None:
     )
 
 
-def test_an_idx_file_of_four_axes() -> None:
-    Path("a").write_bytes(idx(np.zeros((1, 2, 3, 4), "u1"), 8))
+def test_an_idx_file_of_five_axes() -> None:
+    Path("a").write_bytes(idx(np.zeros((1, 2, 3, 4, 5), "u1"), 8))
     assert message("a") == (
-        "error: a is an IDX array of 4 axes\n"
-        "  shape: 1 x 2 x 3 x 4\n"
-        "hint: give vectors, matrices or images: up to three axes"
+        "error: a is an IDX array of 5 axes\n"
+        "  shape: 1 x 2 x 3 x 4 x 5\n"
+        "hint: give vectors, matrices or images: up to four axes"
     )

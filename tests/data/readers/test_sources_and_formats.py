@@ -37,7 +37,8 @@ def test_a_file_that_is_not_there() -> None:
 def test_a_directory() -> None:
     Path("folder").mkdir()
     assert message("folder") == (
-        "error: folder is a directory\n  a directory, not a file\nhint: give the files inside it"
+        "error: folder is a directory without images\n  files: none\n"
+        "hint: give the files inside it, or a folder of PNG, JPEG, BMP, PGM or PPM images"
     )
 
 

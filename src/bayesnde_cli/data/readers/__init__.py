@@ -4,7 +4,8 @@
     for batch in table.batches(["age", "job"]):
         ...
 
-Text, ARFF (both also gzip), IDX (also gzip), NPY, NPZ, MAT v5 and Parquet are read; "-" is standard input.
+Text, ARFF (both also gzip), IDX (also gzip), NPY, NPZ, MAT v5 and Parquet are read, and folders of images; "-" is
+standard input.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from typing import BinaryIO, Literal
 from bayesnde_cli.data.readers.arff import open_arff
 from bayesnde_cli.data.readers.formats import format_of
 from bayesnde_cli.data.readers.idx import open_idx
+from bayesnde_cli.data.readers.image_folder import ImageFolder, open_folder
 from bayesnde_cli.data.readers.mat import open_mat
 from bayesnde_cli.data.readers.numpy_files import open_npy, open_npz
 from bayesnde_cli.data.readers.parquet import open_parquet
@@ -22,9 +24,9 @@ from bayesnde_cli.data.readers.source import Source, source_of
 from bayesnde_cli.data.readers.table import MAX_BATCH_ROWS, Table
 from bayesnde_cli.data.readers.text import TextTable
 from bayesnde_cli.data.readers.text_format import TextFormat, find_layout
-from bayesnde_cli.errors import BadInput
+from bayesnde_cli.errors import BadInput, escaped
 
-__all__ = ["MAX_BATCH_ROWS", "Source", "Table", "TextFormat", "open_sources", "open_table", "sources_of"]
+__all__ = ["MAX_BATCH_ROWS", "ImageFolder", "Source", "Table", "TextFormat", "open_sources", "open_table", "sources_of"]
 
 DEFAULT_TEXT = TextFormat()
 
@@ -43,7 +45,12 @@ def sources_of(paths: Sequence[Path | Literal["-"]], *, stdin: BinaryIO | None =
     if sum(str(path) == "-" for path in paths) > 1:
         raise BadInput("standard input is given twice", found="- and -", hint="give - once")
     is_one_of_several = len(paths) > 1
-    return [source_of(path, stdin=stdin, is_one_of_several=is_one_of_several) for path in paths]
+    return [
+        ImageFolder(Path(path), escaped(str(path)), is_one_of_several=is_one_of_several)
+        if str(path) != "-" and Path(path).is_dir()
+        else source_of(path, stdin=stdin, is_one_of_several=is_one_of_several)
+        for path in paths
+    ]
 
 
 def open_sources(sources: Sequence[Source], text: TextFormat = DEFAULT_TEXT) -> Table:
@@ -52,6 +59,8 @@ def open_sources(sources: Sequence[Source], text: TextFormat = DEFAULT_TEXT) -> 
 
 
 def _table(source: Source, text: TextFormat) -> Table:
+    if isinstance(source, ImageFolder):
+        return open_folder(source)
     match format_of(source):
         case "parquet":
             return open_parquet(source)

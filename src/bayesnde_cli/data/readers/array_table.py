@@ -130,6 +130,7 @@ def beside(left: ArrayTable, right: ArrayTable, name: str) -> ArrayTable:
     description = f"{left.description} with {name} from {right.source.name}"
     table = ArrayTable(left.source, (*left.pieces, label), left.n_rows, description)
     table.has_own_names = left.has_own_names
+    table.image = left.image
     return table
 
 

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 
+from bayesnde_cli.data.image import ImageShape
 from bayesnde_cli.data.readers.array_table import NUMBER_KINDS, ArrayTable, Piece, ReadableArray
 from bayesnde_cli.data.readers.bounds import refuse_columns
 from bayesnde_cli.data.readers.idx import shape_text
@@ -12,13 +14,15 @@ from bayesnde_cli.errors import BadInput, escaped
 
 
 def bundle(
-    source: Source, format_name: str, arrays: Mapping[str, ReadableArray], unreadable: Mapping[str, str]
-) -> ArrayTable:
+    source: Source, format_name: str, arrays: Mapping[str, ReadableArray], unreadable: Mapping[str, str],
+    images: Mapping[str, ImageShape] = MappingProxyType({}),
+) -> ArrayTable:  # fmt: skip
     """The largest numeric matrix as c1, c2, ..., and every vector of as many rows under its own name.
 
-    Without a matrix the longest vectors are the table. Everything else is ignored and told in the description.
+    Without a matrix the longest vectors are the table. Everything else is ignored and told in the description. Arrays
+    among `images` count as matrices, whose columns are pixels.
     """
-    matrices = {key: array for key, array in arrays.items() if _is_matrix(array)}
+    matrices = {key: array for key, array in arrays.items() if _is_matrix(array) or key in images}
     vectors = {key: array for key, array in arrays.items() if _length(array) is not None}
     if not matrices and not vectors:
         raise BadInput(
@@ -34,8 +38,10 @@ def bundle(
     else:
         chosen = matrices[matrix]
         n_rows = chosen.shape[0]
-        refuse_columns(source.name, chosen.shape[1])
-        pieces.append(Piece(made_up_names(chosen.shape[1]), chosen.dtype, chosen.blocks))
+        n_columns = math.prod(chosen.shape[1:])
+        refuse_columns(source.name, n_columns)
+        names = images[matrix].pixel_names() if matrix in images else made_up_names(n_columns)
+        pieces.append(Piece(names, chosen.dtype, chosen.blocks))
         parts.append(f"{escaped(matrix)} {shape_text(chosen.shape)}")
     beside = {key: array for key, array in vectors.items() if _length(array) == n_rows and key != matrix}
     for key, array in beside.items():
@@ -43,7 +49,9 @@ def bundle(
         parts.append(f"{escaped(key)} {n_rows} x 1")
     ignored = [key for key in (*arrays, *unreadable) if key != matrix and key not in beside]
     parts += [f"ignored: {', '.join(escaped(key) for key in ignored)}"] if ignored else []
-    return ArrayTable(source, pieces, n_rows, ", ".join([format_name, *parts]))
+    table = ArrayTable(source, pieces, n_rows, ", ".join([format_name, *parts]))
+    table.image = None if matrix is None else images.get(matrix)
+    return table
 
 
 def _is_matrix(array: ReadableArray) -> bool:

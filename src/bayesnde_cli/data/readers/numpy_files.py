@@ -1,5 +1,6 @@
 """NPY and NPZ files: never unpickled, read block by block."""
 
+import math
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from typing import IO, BinaryIO
 
 import numpy as np
 
+from bayesnde_cli.data.image import shape_of_array
 from bayesnde_cli.data.readers.array_table import NUMBER_KINDS, ArrayTable, Piece
 from bayesnde_cli.data.readers.bounds import refuse_bomb, refuse_columns
 from bayesnde_cli.data.readers.bundle import bundle
@@ -27,7 +29,7 @@ MAX_ARRAYS = 500
 
 
 def open_npy(source: Source) -> ArrayTable:
-    """The table of an NPY file of one or two axes: c1, c2, ..."""
+    """The table of an NPY file: c1, c2, ... of one or two axes, the pixels of images of three or four."""
     with source.open() as stream:
         array = _stored(source, stream, "NPY file")
     refused = _refused(array.dtype)
@@ -37,26 +39,28 @@ def open_npy(source: Source) -> ArrayTable:
             found=f"dtype: {array.dtype}",
             hint="save numbers: `np.save(file, array.astype(float))`",
         )
-    if len(array.shape) not in (1, 2):
+    image = shape_of_array(array.shape, array.dtype)
+    if len(array.shape) not in (1, 2) and image is None:
         raise BadInput(
             f"{source.name} is an array of {len(array.shape)} axes",
             found=f"shape: {shape_text(array.shape) or 'a single number'}",
-            hint="reshape it to (rows, columns)",
+            hint="reshape it to (rows, columns); images are arrays of bytes, `array.astype(np.uint8)`",
         )
     array.check_size(source.size())
-    is_vector = len(array.shape) == 1
-    n_columns = 1 if is_vector else array.shape[1]
+    n_columns = math.prod(array.shape[1:])
     refuse_columns(source.name, n_columns)
+    names = image.pixel_names() if image else made_up_names(n_columns)
     description = f"NPY, {shape_text(array.shape)} {array.dtype}"
-    pieces = [Piece(made_up_names(n_columns), array.dtype, array.blocks)]
+    pieces = [Piece(names, array.dtype, array.blocks)]
     table = ArrayTable(source, pieces, array.shape[0], description)
     table.has_own_names = False
-    table.is_vector = is_vector
+    table.is_vector = len(array.shape) == 1
+    table.image = image
     return table
 
 
 def open_npz(source: Source) -> ArrayTable:
-    """The table of an NPZ file: its largest matrix as c1, c2, ..., vectors of equal length by their keys."""
+    """The table of an NPZ file: its largest matrix as c1, c2, ... or as pixels, vectors of equal length by key."""
     arrays: dict[str, StoredArray] = {}
     ignored: dict[str, str] = {}
     try:
@@ -75,7 +79,9 @@ def open_npz(source: Source) -> ArrayTable:
                     arrays[key] = array
     except DAMAGE as error:
         raise source.damaged("NPZ file", error) from error
-    return bundle(source, "NPZ", arrays, ignored)
+    found = {key: shape_of_array(array.shape, array.dtype) for key, array in arrays.items()}
+    images = {key: image for key, image in found.items() if image is not None}
+    return bundle(source, "NPZ", arrays, ignored, images)
 
 
 def _refuse_members(source: Source, members: list[zipfile.ZipInfo]) -> None:

@@ -5,10 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from bayesnde_cli.data.readers.array_table import ArrayTable, beside
-from bayesnde_cli.data.readers.table import Kind, Table, listed
+from bayesnde_cli.data.readers.table import LABEL, Kind, Table, listed
 from bayesnde_cli.errors import BadInput
-
-LABEL = "label"
 
 
 class Concatenation(Table):
@@ -17,10 +15,12 @@ class Concatenation(Table):
     def __init__(self, parts: Sequence[tuple[str, Table]]) -> None:
         (first_name, first), *others = parts
         for name, table in others:
+            _require_same_images(first_name, first, name, table)
             _require_same_columns(first_name, first, name, table)
         self._tables = [table for _, table in parts]
         self.names = first.names
         self.has_own_names = first.has_own_names
+        self.image = first.image
         descriptions = dict.fromkeys(table.description for table in self._tables)
         self.description = f"{len(parts)} files: {'; '.join(descriptions)}"
 
@@ -64,6 +64,19 @@ def _is_label_of(table: ArrayTable, before: ArrayTable) -> bool:
     """Whether the table is a bare vector, as long as the bare array before it."""
     is_bare_array = not before.has_own_names and not before.is_vector and LABEL not in before.names
     return table.is_vector and is_bare_array and table.n_rows == before.n_rows
+
+
+def _require_same_images(first_name: str, first: Table, name: str, table: Table) -> None:
+    if table.image != first.image:
+        raise BadInput(
+            f"{name} and {first_name} do not hold images of the same size",
+            found=[f"{place}: {_images(part)}" for place, part in ((first_name, first), (name, table))],
+            hint="give images of one size, or prepare them apart",
+        )
+
+
+def _images(table: Table) -> str:
+    return f"images of {table.image}" if table.image else f"no images ({table.description})"
 
 
 def _require_same_columns(first_name: str, first: Table, name: str, table: Table) -> None:

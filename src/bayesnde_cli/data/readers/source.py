@@ -107,8 +107,6 @@ def source_of(path: Path | str, *, stdin: BinaryIO | None, is_one_of_several: bo
         return _owning(spooled, STDIN_NAME, is_one_of_several=is_one_of_several)
     path = Path(path)
     name = escaped(str(path))
-    if path.is_dir():
-        raise BadInput(f"{name} is a directory", found="a directory, not a file", hint="give the files inside it")
     if not path.exists():
         raise BadInput(f"{name} does not exist", found=f"no such file in {_folder(path)}", hint="check the path")
     if path.is_file():

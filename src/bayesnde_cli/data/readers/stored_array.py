@@ -38,7 +38,7 @@ class StoredArray:
             if self.is_column_major:
                 # rows are scattered over the whole file: only then is the array read in one piece
                 refuse_memory(self.source.name, total * width * self.dtype.itemsize, hint=_ROW_MAJOR)
-                whole = self._read(stream, total * width).reshape((total, width), order="F")
+                whole = self._read(stream, total * width).reshape(self.shape, order="F").reshape(total, width)
                 for start in range(0, total, n_rows):
                     yield whole[start : start + n_rows]
                 return

@@ -7,11 +7,14 @@ from typing import Literal
 
 import pyarrow as pa
 
+from bayesnde_cli.data.image import ImageShape
 from bayesnde_cli.errors import BadInput
 
 MAX_BATCH_ROWS = 65_536
 SHOWN_CHARACTERS = 60
 SHOWN_NAMES = 12
+# The column of classes that stand beside an array, in a vector or as folders.
+LABEL = "label"
 
 Kind = Literal["number", "text"]
 ARROW_TYPES: dict[Kind, pa.DataType] = {"number": pa.float64(), "text": pa.string()}
@@ -24,6 +27,8 @@ class Table(ABC):
     description: str
     # False where c1, c2, ... were made up here: such columns are matched by position, not by name.
     has_own_names: bool = True
+    # Where rows are images: their size. All pixels are columns, by the names that the size gives them.
+    image: ImageShape | None = None
 
     def batches(
         self, columns: Sequence[str] | None = None, *, as_text: Collection[str] = ()

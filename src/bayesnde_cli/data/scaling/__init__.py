@@ -8,6 +8,7 @@
 | `MixtureMarginal` | continuous; lattice with wide noise | normal score under a fitted mixture |
 | `LatticeMarginal` | integers with noise | normal score under smoothed frequencies |
 | `CategoricalMarginal` | label codes with noise | normal score under smoothed frequencies |
+| `Logit` | bytes with noise, such as pixels | logit |
 """
 
 from typing import Any
@@ -17,6 +18,7 @@ from bayesnde_cli.data.scaling.categorical import CategoricalMarginal, categoric
 from bayesnde_cli.data.scaling.column_map import ColumnMap, Noise
 from bayesnde_cli.data.scaling.lattice import LatticeMarginal, lattice_from_json
 from bayesnde_cli.data.scaling.lattice_fit import fit_lattice
+from bayesnde_cli.data.scaling.logit import Logit, logit_from_json
 from bayesnde_cli.data.scaling.marginal import MixtureMarginal, fit_mixture, mixture_marginal_from_json
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "CategoricalMarginal",
     "ColumnMap",
     "LatticeMarginal",
+    "Logit",
     "MixtureMarginal",
     "Noise",
     "fit_categorical",
@@ -40,6 +43,7 @@ _KINDS = {
     "mixture": mixture_marginal_from_json,
     "lattice": lattice_from_json,
     "categorical": categorical_from_json,
+    "logit": logit_from_json,
 }
 
 

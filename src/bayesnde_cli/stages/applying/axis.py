@@ -14,7 +14,8 @@ from scipy.special import ndtr
 
 from bayesnde_cli.data.kinds import Kind
 from bayesnde_cli.data.made_rows import MadeColumn, cells
-from bayesnde_cli.data.scaling import CategoricalMarginal, LatticeMarginal
+from bayesnde_cli.data.scaling import CategoricalMarginal, LatticeMarginal, Logit
+from bayesnde_cli.data.scaling.logit import HIGHEST, LOWEST
 from bayesnde_cli.data.schema import Feature
 from bayesnde_cli.errors import BadUsage
 
@@ -92,15 +93,21 @@ def axis_between(feature: Feature, low: float, high: float, n_points: int) -> Ax
         return axis_at(feature, np.arange(float(len(feature.categories))))
     if feature.kind is Kind.CONTINUOUS:
         return axis_at(feature, np.linspace(low, high, n_points))
+    if isinstance(feature.map, Logit):  # beyond there is no value
+        low, high = max(low, LOWEST), min(high, HIGHEST)
     first, last = np.ceil(low), np.floor(high)
     if last < first:
         raise BadUsage(
             f"--range: there is no whole number between {low:g} and {high:g}",
-            found=f"column '{feature.name}' holds whole numbers",
+            found=f"column '{feature.name}' holds whole numbers{_bounds(feature)}",
             hint="give a wider range",
         )
     step = max(1.0, np.ceil((last - first) / (n_points - 1)))
     return axis_at(feature, np.arange(first, last + 1.0, step))
+
+
+def _bounds(feature: Feature) -> str:
+    return " from 0 to 255" if isinstance(feature.map, Logit) else ""
 
 
 def _cells_of(feature: Feature, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -109,7 +116,8 @@ def _cells_of(feature: Feature, values: np.ndarray) -> tuple[np.ndarray, np.ndar
     assert noise is not None
     # Maps of a lattice have nothing between their cells; the others are cut halfway between the values.
     half = 0.5 if isinstance(feature.map, CategoricalMarginal | LatticeMarginal) else 0.5 / noise.width
-    low, high = (feature.map.forward(values, np.full(len(values), 0.5 + side * half))[0] for side in (-1, 1))
+    with np.errstate(divide="ignore"):  # the outer ends of bytes under a logit are infinite, as they should be
+        low, high = (feature.map.forward(values, np.full(len(values), 0.5 + side * half))[0] for side in (-1, 1))
     if feature.kind is Kind.CATEGORICAL:  # beyond the ends there are no values
         low[values == 0.0] = -np.inf
         high[values == len(feature.categories) - 1.0] = np.inf

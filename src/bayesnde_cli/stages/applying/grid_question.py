@@ -8,6 +8,8 @@ import numpy as np
 from bayesnde_cli.config import nearest_hint
 from bayesnde_cli.data.kinds import Kind
 from bayesnde_cli.data.roles import listed, match_columns
+from bayesnde_cli.data.scaling import Logit
+from bayesnde_cli.data.scaling.logit import HIGHEST, LOWEST
 from bayesnde_cli.data.schema import Feature
 from bayesnde_cli.errors import BadUsage
 from bayesnde_cli.stages.applying.axis import Axis, axis_at, axis_between
@@ -95,6 +97,12 @@ def _place(feature: Feature, word: str) -> float:
         raise BadUsage(
             f"--at: column '{feature.name}' takes {kind}", found=f"value: '{word}'", hint="correct the value"
         )
+    if isinstance(feature.map, Logit) and not LOWEST <= place <= HIGHEST:
+        raise BadUsage(
+            f"--at: column '{feature.name}' has values from 0 to 255",
+            found=f"value: '{word}'",
+            hint="correct the value",
+        )
     return place
 
 
@@ -122,6 +130,8 @@ def _usual_range(run: FittedRun, feature: Feature) -> tuple[float, float]:
     """Where nearly all training rows are."""
     if feature.kind is Kind.CATEGORICAL:
         return 0.0, len(feature.categories) - 1.0
+    if isinstance(feature.map, Logit):
+        return LOWEST, HIGHEST
     batches = [batch.column(0).to_numpy() for batch in run.training_rows([feature.name])]
     low, high = np.quantile(np.concatenate(batches), [_LEFT_OUT, 1.0 - _LEFT_OUT])
     margin = _MARGIN * (high - low) or 1.0

@@ -18,12 +18,13 @@ from bayesnde_cli.artifacts.layout import TEST_SET, RunLayout
 from bayesnde_cli.artifacts.tables import iter_batches
 from bayesnde_cli.artifacts.upstream import require
 from bayesnde_cli.config import DensityConfig
+from bayesnde_cli.data.image import pixel_columns
 from bayesnde_cli.data.made_rows import cell_type
 from bayesnde_cli.data.readers import open_sources
 from bayesnde_cli.data.schema import Schema
 from bayesnde_cli.errors import BadInput
 from bayesnde_cli.stages.applying.rows_at import beside, rows_at
-from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION
+from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION, raw_fields
 from bayesnde_cli.stages.reading import read_schema
 from bayesnde_cli.stages.reporting import Report, counted
 from bayesnde_cli.stages.scoring import score
@@ -80,7 +81,7 @@ def run_outliers(
     chosen = ranked[: wanted.n_rows(len(ranked))]
     figures = rows_at(_density_batches(job, _FIGURES), chosen)
     ranks = pa.table({"rank": pa.array(np.arange(1, len(chosen) + 1))})
-    table = beside(beside(ranks, figures), rows_at(_own_batches(job, schema), chosen))
+    table = beside(beside(ranks, figures), _own_rows(job, schema, chosen))
     return Outliers(table, job.set_name, len(log_density), len(ranked))
 
 
@@ -126,16 +127,17 @@ def _density_batches(job: Job, columns: list[str]) -> Iterator[pa.RecordBatch]:
     return iter_batches(path, DENSITY_SCHEMA, columns, schema_version=DENSITY_VERSION)
 
 
-def _own_batches(job: Job, schema: Schema) -> Iterator[pa.RecordBatch]:
-    """The columns of the rows as the user knows them: of the test rows those in use, of a file all that it has."""
+def _own_rows(job: Job, schema: Schema, chosen: np.ndarray) -> pa.Table:
+    """Rows with the columns that the user knows: of the test rows those in use, of a file all that it has."""
     if job.set_name == TEST_SET:
-        names = [*schema.roles.features, *schema.roles.labels]
+        names = [*(field.name for field in raw_fields(schema)), *schema.roles.labels]
         path = job.layout.split_file(TEST_SET)
-        return iter_batches(path, ROWS_SCHEMA, names, schema_version=ROWS_SCHEMA_VERSION)
+        rows = rows_at(iter_batches(path, ROWS_SCHEMA, names, schema_version=ROWS_SCHEMA_VERSION), chosen)
+        return rows if schema.image is None else pixel_columns(rows, schema.image)
     table = open_sources(job.sources, job.text)
     types = {feature.name: cell_type(feature) for feature in schema.features}
     batches = table.batches(as_text=schema.text_columns() & set(table.names))
-    return (_cast(batch, types) for batch in batches)
+    return rows_at((_cast(batch, types) for batch in batches), chosen)
 
 
 def _cast(batch: pa.RecordBatch, types: dict[str, pa.DataType]) -> pa.RecordBatch:

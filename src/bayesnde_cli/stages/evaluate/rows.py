@@ -10,11 +10,10 @@ import pyarrow.compute as pc
 
 from bayesnde_cli.artifacts.layout import TEST_SET, RunLayout
 from bayesnde_cli.artifacts.tables import read_table
-from bayesnde_cli.data.kinds import Kind
 from bayesnde_cli.data.new_rows import ModelRows, match_table, model_rows
 from bayesnde_cli.data.readers import open_sources
 from bayesnde_cli.data.schema import Schema
-from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION, rows_schema
+from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION, raw_fields, rows_schema
 from bayesnde_cli.stages.reading import odd_rows_refused, refuse_gaps
 from bayesnde_cli.stages.scoring.density_table import DENSITY_SCHEMA, DENSITY_VERSION
 from bayesnde_cli.stages.scoring.job import Job
@@ -75,7 +74,7 @@ def split_rows(layout: RunLayout, schema: Schema, split: str) -> TableRows:
     row_ids = table["row_id"].to_numpy()
     with odd_rows_refused(path):
         refuse_gaps(table, ["row_id", "x_scaled", "log_jacobian"])
-        cells = {feature.name: _cells(table[feature.name], feature.kind) for feature in schema.features}
+        cells = {field.name: _as_read(table[field.name]) for field in raw_fields(schema)}
         return _table_rows(
             schema,
             row_ids=row_ids,
@@ -103,10 +102,10 @@ def set_rows(job: Job, schema: Schema) -> TableRows:
     )
 
 
-def _cells(column: pa.ChunkedArray, kind: Kind) -> pa.Array:
-    """A column in the type that it was read in."""
+def _as_read(column: pa.ChunkedArray) -> pa.Array:
+    """A column in the type that it was read in: numbers are float64."""
     whole = column.combine_chunks()
-    return whole if kind is Kind.CATEGORICAL else pc.cast(whole, pa.float64())
+    return pc.cast(whole, pa.float64()) if pa.types.is_integer(whole.type) else whole
 
 
 def _labels(batches: list[ModelRows], names: Iterable[str]) -> dict[str, pa.ChunkedArray]:

@@ -11,7 +11,7 @@ from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.manifest import StageState
 from bayesnde_cli.artifacts.tables import count_rows
 from bayesnde_cli.config import PrepareConfig
-from bayesnde_cli.data.features import noise_rules
+from bayesnde_cli.data.features import logit_noise, noise_rules
 from bayesnde_cli.data.kinds import Kind, asked_kinds
 from bayesnde_cli.data.readers import Source, open_sources, sources_of
 from bayesnde_cli.data.roles import assign_roles
@@ -19,6 +19,7 @@ from bayesnde_cli.data.splits import SPLITS
 from bayesnde_cli.errors import BayesndeError
 from bayesnde_cli.stages.outputs import tidy, workplace
 from bayesnde_cli.stages.prepare.fitting import assign_splits, condition_classes, fit_features, make_schema
+from bayesnde_cli.stages.prepare.images import image_features, image_of, image_roles, show_images, stage_images
 from bayesnde_cli.stages.prepare.staging import stage_table
 from bayesnde_cli.stages.prepare.survey import (
     check_labels,
@@ -107,24 +108,34 @@ def _make(folder: Path, sources: Sequence[Source], config: PrepareConfig, report
     table = open_sources(sources, text_format(config.as_dict()))
     report.note(f"read as: {table.description}")
     roles = assign_roles(table.names, config)
-    asked = asked_kinds(config.type, roles.features)
-    as_text = {name for name, kind in asked.items() if kind is Kind.CATEGORICAL}
-    as_text |= {name for name in (roles.id, roles.condition, roles.outlier_label, roles.split) if name}
-    staged = stage_table(
-        table, folder / "staged.parquet", roles.used, as_text=as_text, features=roles.features, report=report
-    )
+    image = image_of(table, roles, config, report)
+    as_text = {name for name in (roles.id, roles.condition, roles.outlier_label, roles.split) if name}
+    file = folder / "staged.parquet"
+    if image is not None:
+        roles = image_roles(roles, image)
+        staged = stage_images(table, file, roles, image, as_text=as_text, report=report)
+    else:
+        asked = asked_kinds(config.type, roles.features)
+        as_text |= {name for name, kind in asked.items() if kind is Kind.CATEGORICAL}
+        staged = stage_table(table, file, roles.used, as_text=as_text, features=roles.features, report=report)
 
     row_ids = kept_rows(staged, roles, config, report)
     check_labels(staged, roles, row_ids)
-    facts = survey_features(staged, roles, row_ids, config, report)
-    noise = noise_rules(config.dequantize, facts)
-    show_features(staged, roles, facts, noise, report)
-    warn_about_features(staged, facts, noise, row_ids, seed=config.seed, report=report)
+    if image is None:
+        facts = survey_features(staged, roles, row_ids, config, report)
+        noise = (logit_noise if config.scale == "logit" else noise_rules)(config.dequantize, facts)
+        show_features(staged, roles, facts, noise, report)
+        warn_about_features(staged, facts, noise, row_ids, seed=config.seed, report=report)
 
     classes, are_whole = condition_classes(staged, roles, row_ids)
+    if image is not None:
+        show_images(roles, image, len(row_ids), len(classes), report)
     split = assign_splits(staged, roles, row_ids, classes, config)
-    features = fit_features(staged, facts, noise, row_ids, split, config, report)
-    schema = make_schema(roles, features, classes, are_whole, config.seed)
+    if image is None:
+        features = fit_features(staged, facts, noise, row_ids, split, config, report)
+    else:
+        features = image_features(image)
+    schema = make_schema(roles, features, classes, are_whole, seed=config.seed, image=image)
     files = {name: folder / f"{name}.parquet" for name in SPLITS}
     write_splits(files, staged, schema, row_ids, split, run_id=run_id, report=report)
     write_json(folder / "schema.json", schema.to_json())

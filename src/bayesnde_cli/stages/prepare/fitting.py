@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from bayesnde_cli.config import PrepareConfig
 from bayesnde_cli.data import splits
 from bayesnde_cli.data.features import fit_map
+from bayesnde_cli.data.image import ImageShape
 from bayesnde_cli.data.kinds import ColumnFacts
 from bayesnde_cli.data.labels import class_codes, class_list
 from bayesnde_cli.data.roles import Roles, quoted
@@ -39,6 +40,8 @@ def assign_splits(
         split = splits.split_by_words(words, row_ids, roles.split)
     elif config.split_method == "tail":
         split = splits.split_by_tail(len(row_ids), config.split, config.seed)
+    elif config.split_method == "order":
+        split = splits.split_by_order(len(row_ids), config.split)
     elif config.split_method == "train-test-split":
         split = splits.split_by_train_test_split(len(row_ids), config.split, config.split_seeds, strata)
     else:
@@ -116,8 +119,9 @@ def _fitted(
 
 
 def make_schema(
-    roles: Roles, features: tuple[Feature, ...], classes: tuple[str, ...], are_whole: bool, seed: int
-) -> Schema:
+    roles: Roles, features: tuple[Feature, ...], classes: tuple[str, ...], are_whole: bool, *, seed: int,
+    image: ImageShape | None,
+) -> Schema:  # fmt: skip
     """The schema of the run; features that were left out as constant are gone from its roles."""
     kept = Roles(
         features=tuple(feature.name for feature in features),
@@ -127,7 +131,7 @@ def make_schema(
         id=roles.id,
         split=roles.split,
     )
-    return Schema(kept, features, classes, are_whole, seed)
+    return Schema(kept, features, classes, are_whole, seed, image)
 
 
 def _refuse_constant(train: np.ndarray, name: str) -> None:

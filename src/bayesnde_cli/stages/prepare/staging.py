@@ -1,6 +1,6 @@
 """The user's table, read once and put down column-wise, so that any size is handled a column or a batch at a time."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from bayesnde_cli.errors import BadInput
 from bayesnde_cli.stages.reporting import Report
 
 BATCH_ROWS = 65_536
+BATCH_CELLS = 64 * BATCH_ROWS  # wider tables come in smaller batches
 # The square of a larger number is not finite.
 LARGEST = 1e150
 # What a row takes in memory, at least, before columns are counted: tables of ten million rows took 200.
@@ -65,8 +66,10 @@ class StagedTable:
     def batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Batches of rows, each with the position of its first row."""
         first_row = 0
+        n_cells = sum(_n_cells(field.type) for field in self._schema)
+        batch_rows = min(BATCH_ROWS, max(1, BATCH_CELLS // n_cells))
         with pq.ParquetFile(self._file, pre_buffer=False) as file:  # buffered ahead, it would be held whole
-            for batch in file.iter_batches(batch_size=BATCH_ROWS):
+            for batch in file.iter_batches(batch_size=batch_rows):
                 yield first_row, batch
                 first_row += batch.num_rows
 
@@ -76,13 +79,22 @@ def stage_table(
     report: Report,
 ) -> StagedTable:  # fmt: skip
     """Read the columns of a table into a file. Infinities and columns of free text are refused on the way."""
+    batches = table.batches(list(columns), as_text=as_text)
+    return stage_batches(batches, file, columns, features=features, report=report)
+
+
+def stage_batches(
+    batches: Iterable[pa.RecordBatch], file: Path, columns: Collection[str], *, features: Collection[str],
+    report: Report,
+) -> StagedTable:  # fmt: skip
+    """Write batches of these columns to a file; those among `features` are looked at as `stage_table` says."""
     n_rows = 0
     n_missing = dict.fromkeys(columns, 0)
     words: dict[str, set[str]] = {}
     writer: pq.ParquetWriter | None = None
     try:
         with report.progress("reading", None, "rows") as advance:
-            for batch in table.batches(list(columns), as_text=as_text):
+            for batch in batches:
                 if writer is None:
                     writer = pq.ParquetWriter(file, batch.schema, compression="lz4", write_statistics=False)
                 for name in columns:
@@ -107,8 +119,12 @@ def stage_table(
         if writer is not None:
             writer.close()
     if writer is None:
-        raise BadInput("the input has no rows", found=f"read as: {table.description}", hint="give a table with rows")
+        raise BadInput("the input has no rows", found="no row after the header", hint="give a table with rows")
     return StagedTable(file, writer.schema, n_rows, n_missing)
+
+
+def _n_cells(kind: pa.DataType) -> int:
+    return kind.list_size if pa.types.is_fixed_size_list(kind) else 1
 
 
 def _refuse_long_word(column: pa.Array, name: str, first_row: int) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bayesnde_cli.artifacts.tables import Stamp, writing_table
+from bayesnde_cli.data.image import IMAGE_COLUMN, image_type
 from bayesnde_cli.data.kinds import Kind
 from bayesnde_cli.data.labels import label_columns, label_fields
 from bayesnde_cli.data.schema import Schema
@@ -23,16 +24,26 @@ _RAW_TYPES = {Kind.CONTINUOUS: pa.float64(), Kind.LATTICE: pa.int64(), Kind.CATE
 
 
 def rows_schema(schema: Schema) -> pa.Schema:
-    """The columns of a split's table: identity, the user's columns under their own names, the model's view."""
+    """The columns of a split's table: identity, the user's columns under their own names, the model's view.
+
+    The pixels of images are one column.
+    """
     return pa.schema(
         [
             pa.field("row_id", pa.int64()),
-            *(pa.field(feature.name, _RAW_TYPES[feature.kind]) for feature in schema.features),
+            *raw_fields(schema),
             *label_fields(schema),
             pa.field("x_scaled", pa.list_(pa.float32(), len(schema.features))),
             pa.field("log_jacobian", pa.float64()),
         ]
     )
+
+
+def raw_fields(schema: Schema) -> list[pa.Field]:
+    """The columns of the features as they were read."""
+    if schema.image is not None:
+        return [pa.field(IMAGE_COLUMN, image_type(schema.image))]
+    return [pa.field(feature.name, _RAW_TYPES[feature.kind]) for feature in schema.features]
 
 
 def write_splits(
@@ -60,7 +71,7 @@ def write_splits(
 def _rows(batch: pa.RecordBatch, schema: Schema, row_ids: np.ndarray, columns: pa.Schema) -> pa.RecordBatch:
     values = schema.encode(batch, row_ids)  # (rows, p)
     x_scaled, log_jacobian = schema.scale(values, row_ids)
-    raw = [pc.cast(batch.column(feature.name), _RAW_TYPES[feature.kind]) for feature in schema.features]
+    raw = [pc.cast(batch.column(field.name), field.type) for field in raw_fields(schema)]
     labels = label_columns(batch, schema, row_ids)
     arrays = [
         pa.array(row_ids, pa.int64()),

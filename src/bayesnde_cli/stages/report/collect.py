@@ -118,7 +118,7 @@ def _user_files(manifest: Manifest) -> list[str]:
 def _columns_in_words(schema: Schema) -> str:
     kinds = Counter(str(feature.kind) for feature in schema.features)
     words = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
-    text = f"{counted(len(schema.features), 'feature')} ({words})"
+    text = f"images of {schema.image}" if schema.image else f"{counted(len(schema.features), 'feature')} ({words})"
     return f"{text}, given {schema.roles.condition} ({len(schema.classes)} classes)" if schema.roles.condition else text
 
 

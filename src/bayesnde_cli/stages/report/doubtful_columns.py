@@ -13,6 +13,8 @@ _SPIKE_SHARE = 0.1
 
 def doubtful_columns(schema: Schema, x_scaled: np.ndarray) -> DoubtfulColumns:
     """Continuous columns with a value that recurs, and columns that are linear functions of others. (rows, p)."""
+    if schema.image is not None:  # every pixel has its noise, and a neighbour is no fault
+        return DoubtfulColumns((), ())
     spikes = []
     for index, feature in enumerate(schema.features):
         if feature.kind is Kind.CONTINUOUS and feature.map.noise is None:

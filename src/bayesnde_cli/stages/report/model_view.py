@@ -71,7 +71,9 @@ class ModelView:
         features = [self._schema.features[index] for index in chosen]
         n_cells = _FINE if len(columns) == 2 else _COARSE
         edges = [_edges(column, feature, n_cells) for column, feature in zip(columns, features, strict=True)]
-        places = [scaled_places(feature.map, at) for feature, at in zip(features, edges, strict=True)]
+        places = [
+            scaled_places(feature.map, _with_noise(feature, at)) for feature, at in zip(features, edges, strict=True)
+        ]
         return tuple(
             PairMap(i, j, edges[i], edges[j], share.T / np.outer(np.diff(edges[j]), np.diff(edges[i])))
             for (i, j), share in pair_shares(self._conditionals(chosen), places).items()
@@ -111,6 +113,12 @@ def _most_different(real: np.ndarray, generated: np.ndarray) -> list[int]:
         return list(range(_MOST_COLUMNS))
     _, distance = column_distances(whole, generated)
     return sorted(np.argsort(-distance, kind="stable")[:_MOST_COLUMNS].tolist())
+
+
+def _with_noise(feature: Feature, edges: np.ndarray) -> np.ndarray:
+    """Edges between values, halfway, as edges between the cells of value plus noise."""
+    noise = feature.map.noise
+    return edges if noise is None else edges + 0.5 * (noise.low + noise.high)
 
 
 def _edges(column: Column, feature: Feature, n_cells: int) -> np.ndarray:

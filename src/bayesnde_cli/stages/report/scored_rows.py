@@ -68,15 +68,16 @@ def lowest_rows(layout: RunLayout, set_name: str, schema: Schema) -> TextTable:
     back = np.argsort(np.argsort(order, kind="stable"), kind="stable")  # from the order of the file to that of density
     labels = [name for name in schema.roles.labels if name in _names(path, DENSITY_SCHEMA)]
     found = _take(path, DENSITY_SCHEMA, ["row_id", "log_density", "mc_se", "verdict", *labels], position).take(back)
-    names = [feature.name for feature in schema.features][:_MOST_COLUMNS]
-    cells = _user_cells(layout, set_name, schema, position)[back][:, : len(names)]
+    names = [] if schema.image else [feature.name for feature in schema.features][:_MOST_COLUMNS]
+    cells = _user_cells(layout, set_name, schema, position)[back][:, : len(names)] if names else [()] * len(order)
     rows = [
         (str(row["row_id"] + 1), nats(row["log_density"]), nats(row["mc_se"]), str(row["verdict"]),
          *(_cell(row[name]) for name in labels), *(_cell(cell) for cell in own))
         for row, own in zip(found.to_pylist(), cells, strict=True)
     ]  # fmt: skip
     n_left = len(schema.features) - len(names)
-    notes = [f"The first {len(names)} of {len(schema.features)} features."] if n_left else []
+    notes = [f"The first {len(names)} of {len(schema.features)} features."] if names and n_left else []
+    notes += [f"Images of {schema.image}: `bayesnde outliers` has their pixels."] if schema.image else []
     if n_gaps := int((~is_whole).sum()):
         notes.append(f"Left out for missing cells, as their density is another quantity: {counted(n_gaps, 'row')}.")
     return TextTable(("row", "log-density", "± se", "verdict", *labels, *names), tuple(rows), " ".join(notes))

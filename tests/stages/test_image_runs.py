@@ -1,0 +1,143 @@
+"""What comes after `prepare` on a run of images: all that looks at single columns, or at rows as they were."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from scipy.stats import norm
+
+import fake_engine
+import fake_model
+import linear_model
+from bayesnde_cli.data.image import ImageShape
+from bayesnde_cli.data.scaling import Logit
+from fake_engine import SMALL
+
+SHAPE = ImageShape(2, 2)
+NAMES = SHAPE.pixel_names()
+IMAGES = np.random.default_rng(1).integers(0, 256, (300, 2, 2), np.uint8)
+
+
+@pytest.fixture
+def run(bayesnde: Callable, tmp_path: Path) -> Path:
+    """A run of images with two classes, and what looks like a model."""
+    np.savez(tmp_path / "a.npz", images=IMAGES, k=np.arange(300) % 2)
+    assert bayesnde("prepare", tmp_path / "a.npz", "--condition", "k", "--run", tmp_path / "run").code == 0
+    fake_engine.pretend_refined(tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def model(linear: list) -> linear_model.LinearModel:
+    """A linear model of four pixels, in place of the one for three columns."""
+    rng = np.random.default_rng(2)
+    model = linear_model.LinearModel(
+        rng.normal(size=(4, 2)), rng.normal(size=4), np.array([0.3, 0.2, 0.5, 0.4]), np.array([-0.5, 0.7])
+    )
+    linear_model.install(model)
+    return model
+
+
+def test_outliers_have_their_pixels_whether_they_were_prepared_or_are_new(
+    bayesnde: Callable, engines: list, run: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "o.parquet"
+    for data in ([], [tmp_path / "a.npz"]):
+        assert bayesnde("density", *data, "--run", run, *SMALL).code == 0
+    outcome = bayesnde("outliers", "--run", run, "--out", out)
+    assert outcome.code == 0, outcome.err
+    found = pq.read_table(out)
+    assert found.column_names == ["rank", "row_id", "log_density", "mc_se", "verdict", *NAMES, "k"]
+    pixels = np.stack([found[name].to_numpy() for name in NAMES], axis=1)
+    assert np.array_equal(pixels, IMAGES.reshape(-1, 4)[found["row_id"].to_numpy()])
+    outcome = bayesnde("outliers", tmp_path / "a.npz", "--run", run, "--out", tmp_path / "n.parquet")
+    assert outcome.code == 0, outcome.err
+    new = pq.read_table(tmp_path / "n.parquet")
+    assert new.schema.field("px_1_1").type == found.schema.field("px_1_1").type
+    pixels = np.stack([new[name].to_numpy() for name in NAMES], axis=1)
+    assert np.array_equal(pixels, IMAGES.reshape(-1, 4)[new["row_id"].to_numpy()])
+
+
+def test_prepared_and_new_images_have_the_same_density(
+    bayesnde: Callable, model: linear_model.LinearModel, run: Path, tmp_path: Path
+) -> None:
+    outcome = bayesnde("classify", tmp_path / "a.npz", "--run", run, "--out", tmp_path / "c.parquet")
+    assert outcome.code == 0, outcome.err
+    found = {row["row_id"]: row["log_density"] for row in pq.read_table(tmp_path / "c.parquet").to_pylist()}
+    assert bayesnde("classify", "--run", run, "--out", tmp_path / "t.parquet").code == 0
+    tested = pq.read_table(tmp_path / "t.parquet").to_pylist()
+    assert len(tested) == 30
+    assert [row["log_density"] for row in tested] == [found[row["row_id"]] for row in tested]
+
+
+def test_images_of_another_size_are_not_scored(bayesnde: Callable, engines: list, run: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "b.npz", images=np.zeros((9, 2, 3), np.uint8), k=np.zeros(9, int))
+    outcome = bayesnde("density", tmp_path / "b.npz", "--run", run, *SMALL)
+    assert outcome.code == 2
+    assert outcome.err.endswith(
+        "error: the images are not of the model's size\n"
+        "  images of 2 x 3\n"
+        "  the model's: 2 x 2\n"
+        "hint: bring the images to the model's size, or prepare a run of their own\n"
+    )
+
+
+def test_a_sample_is_of_bytes_and_can_be_scored_as_new_images(
+    bayesnde: Callable, model: linear_model.LinearModel, run: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "s.parquet"
+    assert bayesnde("sample", 50, "--with-density", "--run", run, "--out", out).code == 0
+    sample = pq.read_table(out)
+    pixels = np.stack([sample[name].to_numpy() for name in NAMES], axis=1)
+    assert (pixels.min() >= 0, pixels.max() <= 255, len(np.unique(pixels)) > 20) == (True, True, True)
+    assert np.isfinite(sample["log_density"].to_numpy()).all()
+    outcome = bayesnde("classify", out, "--run", run, "--out", tmp_path / "c.parquet")
+    assert outcome.code == 0, outcome.err
+
+
+def test_a_grid_of_two_pixels_has_the_probability_of_every_byte(
+    bayesnde: Callable, model: linear_model.LinearModel, run: Path, tmp_path: Path
+) -> None:
+    options = ("--points", 300, "--draws", 8192, "--condition", 0)
+    outcome = bayesnde("grid", "px_1_1", "px_2_2", *options, "--run", run, "--out", tmp_path / "g.parquet")
+    assert outcome.code == 0, outcome.err
+    found = pq.read_table(tmp_path / "g.parquet")
+    mass = np.exp(found["log_density"].to_numpy()).reshape(256, 256)
+    assert mass.sum() == pytest.approx(1.0, abs=1e-6)
+    # the probability of a byte of one pixel, in closed form: the normal's over the cell of the byte
+    edges = Logit().forward(np.arange(256.0), np.full(256, 1e-300))[0]
+    mean, sd = model.mean(0)[0], np.sqrt(model.covariance[0, 0])
+    below = norm.cdf(np.append(edges[1:], np.inf), mean, sd)
+    # 8,192 latents: the distribution function is good to about 1/sqrt(8192)
+    assert np.abs(np.cumsum(mass.sum(axis=1)) - below).max() < 0.03
+
+
+@pytest.mark.parametrize("value", ["256", "-1"])
+def test_a_pixel_cannot_be_held_at_what_is_no_byte(
+    value: str, bayesnde: Callable, model: linear_model.LinearModel, run: Path
+) -> None:
+    outcome = bayesnde("grid", "px_1_1", "px_2_2", "--at", f"px_1_2={value}", "--run", run)
+    assert outcome.code == 2
+    assert outcome.err.endswith(
+        f"error: --at: column 'px_1_2' has values from 0 to 255\n  value: '{value}'\nhint: correct the value\n"
+    )
+
+
+def test_evaluate_and_its_report_know_images(
+    bayesnde: Callable, engines: list, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_model.install(monkeypatch, fake_model.NormalModel(n_columns=4))
+    assert bayesnde("density", "--run", run, *SMALL).code == 0
+    options = ("--accuracy-rows", 0, "--no-baselines", "--generated-rows", 60, "--typicality-rows", 60)
+    outcome = bayesnde("evaluate", "--run", run, *options)
+    assert outcome.code == 0, outcome.err
+    metrics = json.loads((run / "evaluate/test/metrics.json").read_text())
+    cells = np.stack(pq.read_table(run / "prepare/test.parquet")["image"].to_numpy()).astype("<f8")
+    assert metrics["rows"]["sha256"] == hashlib.sha256(cells.tobytes()).hexdigest()
+    page = (run / "evaluate/test/report.html").read_text("utf-8")
+    assert "images of 2 x 2, given k (2 classes)" in page
+    assert "Images of 2 x 2: `bayesnde outliers` has their pixels." in page

@@ -226,8 +226,8 @@ class WarmstartConfig(TrainingConfig):
         minimum=0.0, maximum=1.0, panel="Training",
     )  # fmt: skip
     latent_dim: int | None = setting(
-        None, f"Latent dimension. By default the number of features up to 32, half of it beyond; {IMAGES['latent_dim']} "
-        "for images.", minimum=1, panel="Model",
+        None, "Latent dimension. By default the number of features up to 32, half of it beyond; of images "
+        f"{IMAGES['latent_dim']}.", minimum=1, panel="Model",
     )  # fmt: skip
     width: int | None = setting(
         None, f"Width of the networks. By default {LARGE_TABLE['width']}, or {SMALL_TABLE['width']} for fewer than "

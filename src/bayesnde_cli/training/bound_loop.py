@@ -86,7 +86,7 @@ def round_runner(decoder: NetworkSpec, encoder: NetworkSpec, settings: BoundSett
             noise = random_numbers.normal([batch, settings.n_draws, encoder.n_out], noise_seed)
             with tf.GradientTape() as tape:
                 tape.watch(parameters)
-                seen: dict[str, Statistics] = {"decoder": {}, "encoder": {}}
+                seen = _no_statistics()
                 learning = seen if settings.has_batch_statistics else {}
                 model = decoder_of(decoder, parameters, learning.get("decoder"))
                 proposer = encoder_of(encoder, parameters, learning.get("encoder"))
@@ -120,6 +120,11 @@ def round_runner(decoder: NetworkSpec, encoder: NetworkSpec, settings: BoundSett
         return state, losses | {"first_bad_step": bad_step}
 
     return run
+
+
+def _no_statistics() -> dict[str, Statistics]:
+    """Where the networks leave the statistics of a batch."""
+    return {"decoder": {}, "encoder": {}}
 
 
 def _evidence_terms(

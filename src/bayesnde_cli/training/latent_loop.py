@@ -23,7 +23,7 @@ from bayesnde_cli.model.decoder import Decoder
 from bayesnde_cli.model.likelihood import log_joint, log_likelihood
 from bayesnde_cli.model.networks import NetworkSpec
 from bayesnde_cli.model.parameters import Parameters, global_norm
-from bayesnde_cli.training.joint_parameters import decoder_of, encoder_of, joined, part_of
+from bayesnde_cli.training.joint_parameters import decoder_of, encoder_of, joined, part_of, with_statistics
 from bayesnde_cli.training.losses import correlation_loss, log_variance_loss
 from bayesnde_cli.training.mmd import marginal_mmd
 from bayesnde_cli.training.optimizers import SCHEDULES, AdamState, adam_start, adam_step, averaged, clipped
@@ -178,14 +178,15 @@ def round_runner(decoder: NetworkSpec, settings: LatentSettings, transition: Tra
                 tape.watch(weights)
                 model = Decoder(decoder, weights)
                 terms = _generator_terms(model, settings, x_batch, y_batch, rows_batch.latents, seeds[0])
-            gradients = tape.gradient(terms["loss"], weights)
+            gradients = tape.gradient(terms["loss"], weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
             if settings.max_norm:
                 gradients, _ = clipped(gradients, max_norm=settings.max_norm)
-            weights, optimizer = adam_step(
+            moved, optimizer = adam_step(
                 gradients, optimizer, weights,
                 learning_rate=factor * settings.learning_rate, beta_1=settings.beta_1, beta_2=settings.beta_2,
                 epsilon=_EPSILON, weight_decay=settings.weight_decay,
             )  # fmt: skip
+            weights = with_statistics(moved, weights, {})  # those of batch normalisation stay as they are
             average = averaged(average, weights, decay=decay)
             bad_step = tf.where(tf.math.is_finite(terms["loss"]), -1, index)
             totals = tf.nest.map_structure(tf.add, totals, terms | watched)

@@ -25,7 +25,9 @@ class Judge:
     """Figures of weights on the same validation rows, with the same random numbers, every time."""
 
     def __init__(self, config: TrainingConfig, networks: Networks, validation: Rows) -> None:
-        assert config.seed is not None and config.validation_rows is not None and config.generated_rows is not None
+        assert config.seed is not None
+        assert config.validation_rows is not None
+        assert config.generated_rows is not None
         seed = derive_seed(config.seed, config.stage, "validation")
         self._networks, self._seed = networks, tf.constant(seed % 2**31, tf.int32)
         self._rows = validation.sample(config.validation_rows, seed)

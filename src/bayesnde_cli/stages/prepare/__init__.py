@@ -18,7 +18,13 @@ from bayesnde_cli.data.roles import assign_roles
 from bayesnde_cli.data.splits import SPLITS
 from bayesnde_cli.errors import BayesndeError
 from bayesnde_cli.stages.outputs import tidy, workplace
-from bayesnde_cli.stages.prepare.fitting import assign_splits, condition_classes, fit_features, make_schema
+from bayesnde_cli.stages.prepare.fitting import (
+    assign_splits,
+    class_positions,
+    condition_classes,
+    fit_features,
+    make_schema,
+)
 from bayesnde_cli.stages.prepare.images import image_features, image_of, image_roles, show_images, stage_images
 from bayesnde_cli.stages.prepare.staging import stage_table
 from bayesnde_cli.stages.prepare.survey import (
@@ -130,9 +136,10 @@ def _make(folder: Path, sources: Sequence[Source], config: PrepareConfig, report
     classes, are_whole = condition_classes(staged, roles, row_ids)
     if image is not None:
         show_images(roles, image, len(row_ids), len(classes), report)
-    split = assign_splits(staged, roles, row_ids, classes, config)
+    strata = class_positions(staged, roles, row_ids, classes)
+    split = assign_splits(staged, roles, row_ids, classes, strata, config)
     if image is None:
-        features = fit_features(staged, facts, noise, row_ids, split, config, report)
+        features = fit_features(staged, facts, noise, row_ids, split, strata, config, report)
     else:
         features = image_features(image)
     schema = make_schema(roles, features, classes, are_whole, seed=config.seed, image=image)

@@ -12,8 +12,9 @@ import numpy as np
 
 from bayesnde_cli.data import splits
 from bayesnde_cli.data.schema import Feature
-from bayesnde_cli.evaluation.baselines.fitted import some_rows
+from bayesnde_cli.evaluation.baselines.fitted import by_class, some_rows
 from bayesnde_cli.evaluation.baselines.mixture import gaussian_mixture
+from bayesnde_cli.evaluation.baselines.parts import Part
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.stages.reporting import Report
 
@@ -23,13 +24,16 @@ MOST_COLUMNS = 30
 _MOST_TRAINING_ROWS, _MOST_VALIDATION_ROWS = 3000, 2000
 # The other scaling must be better by so many standard errors of the difference.
 _LEAST_GAIN = 1.0
+# Rows of each class, without which classes are not told apart.
+_LEAST_TRAINING_ROWS, _LEAST_VALIDATION_ROWS = 50, 10
 
 
 class SomeRows(NamedTuple):
-    """Some rows of a split: values of all features (rows, p), and their positions in the input (rows,)."""
+    """Some rows of a split."""
 
-    values: np.ndarray
-    row_ids: np.ndarray
+    values: np.ndarray  # (rows, p), of all features
+    row_ids: np.ndarray  # (rows,) positions in the input
+    classes: np.ndarray | None  # (rows,) positions of their classes, if there is a condition
 
 
 def positions(split: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -41,14 +45,20 @@ def positions(split: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def chosen_features(
     candidates: Mapping[str, Sequence[Feature]], train: SomeRows, validation: SomeRows, seed: int, report: Report
 ) -> tuple[Feature, ...]:
-    """The features of one of the two scalings."""
+    """The features of one of the two scalings: that of p(x | y), if there is a condition and all classes have rows."""
     scores = {}
+    has_classes = _are_enough(train.classes, _LEAST_TRAINING_ROWS) and _are_enough(
+        validation.classes, _LEAST_VALIDATION_ROWS
+    )
     with report.progress("choosing the scaling", len(candidates), "scalings") as advance:
         for name, features in candidates.items():
-            x, _ = _scaled(features, train, seed)
-            judged, log_slope = _scaled(features, validation, seed)
-            mixture = gaussian_mixture(x, judged, derive_seed(seed, "prepare", "scale"))
-            scores[name] = mixture.score(judged) + log_slope
+            fitted, judged = (
+                Part(cells, rows.classes if has_classes else None, log_slope)
+                for rows in (train, validation)
+                for cells, log_slope in [_scaled(features, rows, seed)]
+            )
+            mixture = by_class(gaussian_mixture)(fitted, judged, derive_seed(seed, "prepare", "scale"))
+            scores[name] = judged.in_file(mixture.score(judged))
             advance(1)
     gain = scores[OTHER] - scores[USUAL]
     mean, se = float(np.mean(gain)), float(np.std(gain) / np.sqrt(len(gain)))
@@ -59,6 +69,11 @@ def chosen_features(
         f"{', which may be chance' if chosen == USUAL and mean > 0 else ''})"
     )
     return tuple(candidates[chosen])
+
+
+def _are_enough(classes: np.ndarray | None, least: int) -> bool:
+    """Whether every class up to the largest has so many rows."""
+    return classes is not None and bool(np.bincount(classes).min() >= least)
 
 
 def _scaled(features: Sequence[Feature], rows: SomeRows, seed: int) -> tuple[np.ndarray, np.ndarray]:

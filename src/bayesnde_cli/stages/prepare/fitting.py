@@ -27,13 +27,11 @@ _BODY = (0.05, 0.95)
 
 
 def assign_splits(
-    staged: StagedTable, roles: Roles, row_ids: np.ndarray, classes: tuple[str, ...], config: PrepareConfig
-) -> np.ndarray:
-    """The split of every kept row, (rows,) int8."""
-    strata = None
-    if roles.condition:
-        labels = staged.column(roles.condition).take(pa.array(row_ids)).combine_chunks()
-        strata = class_codes(labels, classes, roles.condition, row_ids)
+    staged: StagedTable, roles: Roles, row_ids: np.ndarray, classes: tuple[str, ...], strata: np.ndarray | None,
+    config: PrepareConfig,
+) -> np.ndarray:  # fmt: skip
+    """The split of every kept row, (rows,) int8; `strata` are the positions of their classes."""
+    if roles.condition and strata is not None:
         splits.check_strata(strata, classes, roles.condition)
     if roles.split:
         words = staged.column(roles.split).take(pa.array(row_ids)).to_pylist()
@@ -62,9 +60,19 @@ def condition_classes(staged: StagedTable, roles: Roles, row_ids: np.ndarray) ->
     return class_list(words, roles.condition)
 
 
+def class_positions(
+    staged: StagedTable, roles: Roles, row_ids: np.ndarray, classes: tuple[str, ...]
+) -> np.ndarray | None:
+    """The position of every kept row's class, (rows,); None without a condition."""
+    if roles.condition is None:
+        return None
+    labels = staged.column(roles.condition).take(pa.array(row_ids)).combine_chunks()
+    return class_codes(labels, classes, roles.condition, row_ids)
+
+
 def fit_features(
     staged: StagedTable, facts: Mapping[str, ColumnFacts], noise: Mapping[str, Noise], row_ids: np.ndarray,
-    split: np.ndarray, config: PrepareConfig, report: Report,
+    split: np.ndarray, strata: np.ndarray | None, config: PrepareConfig, report: Report,
 ) -> tuple[Feature, ...]:  # fmt: skip
     """Every feature with its map. Test rows take no part, unless the scaling is asked to be on all rows."""
     if config.scale != "auto":
@@ -83,7 +91,8 @@ def fit_features(
         for some, index in zip(columns, places, strict=True):
             some.append(values[index])
     train, validation = (
-        choosing.SomeRows(np.stack(some, axis=1), row_ids[index]) for some, index in zip(columns, places, strict=True)
+        choosing.SomeRows(np.stack(some, axis=1), row_ids[index], None if strata is None else strata[index])
+        for some, index in zip(columns, places, strict=True)
     )
     candidates = {choosing.USUAL: usual, choosing.OTHER: other}
     return choosing.chosen_features(candidates, train, validation, config.seed, report)

@@ -119,6 +119,24 @@ def test_a_grid_of_two_pixels_has_the_probability_of_every_byte(
     assert np.abs(np.cumsum(mass.sum(axis=1)) - below).max() < 0.03
 
 
+def test_a_grid_of_pixels_ends_where_bytes_end(
+    bayesnde: Callable, model: linear_model.LinearModel, run: Path, tmp_path: Path
+) -> None:
+    options = ("--points", 400, "--draws", 8192, "--out", tmp_path / "g.parquet")
+    outcome = bayesnde("grid", "px_1_1", "px_2_2", "--range", "250,300,-20,3", *options, "--run", run)
+    assert outcome.code == 0, outcome.err
+    found = pq.read_table(tmp_path / "g.parquet")
+    assert sorted(set(found["px_1_1"].to_pylist())) == [250, 251, 252, 253, 254, 255]
+    assert sorted(set(found["px_2_2"].to_pylist())) == [0, 1, 2, 3]
+    outcome = bayesnde("grid", "px_1_1", "px_2_2", "--range", "260,300,0,3", "--run", run)
+    assert outcome.code == 2
+    assert outcome.err.endswith(
+        "error: --range: there is no whole number between 260 and 300\n"
+        "  column 'px_1_1' holds whole numbers from 0 to 255\n"
+        "hint: give a wider range\n"
+    )
+
+
 @pytest.mark.parametrize("value", ["256", "-1"])
 def test_a_pixel_cannot_be_held_at_what_is_no_byte(
     value: str, bayesnde: Callable, model: linear_model.LinearModel, run: Path

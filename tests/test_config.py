@@ -114,8 +114,9 @@ def test_the_presets_of_the_real_data_sets_hold_the_paper_s_weights(name: str, t
         (
             "[prepare]\nscale = 3\n",
             "error: FILE: prepare.scale must be a word\n  found: 3\nhint: marginal: each column through its own "
-            "distribution to a standard normal; standard; minmax; none; auto: marginal, unless a mixture of "
-            "validation rows is better with standard.",
+            "distribution to a standard normal; standard; minmax; none; logit: of whole numbers 0 to 255 with noise "
+            "U(0, 1), for images; auto: logit for images, else marginal, unless a mixture of validation rows is better "
+            "with standard.",
         ),
     ],
 )

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import parquet_bombs
+from bayesnde_cli.artifacts import tables
 from bayesnde_cli.artifacts.blocks import iter_blocks, publish_block, read_block
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.plan import Plan
@@ -107,6 +108,18 @@ def test_a_table_that_is_read_in_batches_is_not_held(tmp_path):
     before = pa.total_allocated_bytes()
     most = max(pa.total_allocated_bytes() - before for _ in iter_batches(tmp_path / "t", "density"))
     assert most < 4 * group.nbytes
+
+
+def test_rows_as_wide_as_images_come_in_smaller_row_groups(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "ROW_GROUP_CELLS", 700)
+    wide = pa.array(np.zeros((40, 60)).tolist(), pa.list_(pa.float64(), 60))
+    write_table(tmp_path / "wide", pa.table({"x": wide, "n": range(40)}), **STAMP)
+    write_table(tmp_path / "narrow", pa.table({"n": range(40)}), **STAMP)
+    sizes = {}
+    for name in ("wide", "narrow"):
+        found = pq.read_metadata(tmp_path / name)
+        sizes[name] = [found.row_group(index).num_rows for index in range(found.num_row_groups)]
+    assert sizes == {"wide": [8, 8, 8, 8, 8], "narrow": [40]}  # 700 cells are 11 rows of 61
 
 
 def test_files_have_fixed_row_groups_statistics_and_a_stamp(path):

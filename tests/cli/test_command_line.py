@@ -40,7 +40,7 @@ def test_the_list_of_commands_has_their_own_first_lines(name: str) -> None:
 
 def test_help_shows_the_defaults_of_the_config(bayesnde: Callable) -> None:
     page = " ".join(bayesnde("prepare", "--help").out.split())
-    assert "(auto | marginal | standard | minmax | none) [default: auto]" in page
+    assert "(auto | marginal | standard | minmax | logit | none) [default: auto]" in page
     assert "[default: 0.81,0.09,0.1]" in page
     for option in ("--condition", "--outlier-label", "--split-column", "--preset", "--config", "--restart", "--json"):
         assert option in page

@@ -14,7 +14,10 @@ import fake_engine
 import fake_model
 import linear_model
 from bayesnde_cli.data.image import ImageShape
-from bayesnde_cli.data.scaling import Logit
+from bayesnde_cli.data.kinds import Kind
+from bayesnde_cli.data.scaling import ColumnMap, Logit, Noise, fit_none
+from bayesnde_cli.data.schema import Feature
+from bayesnde_cli.stages.report.cells import edges_with_noise, scaled_places
 from fake_engine import SMALL
 
 SHAPE = ImageShape(2, 2)
@@ -116,6 +119,24 @@ def test_a_grid_of_two_pixels_has_the_probability_of_every_byte(
     assert np.abs(np.cumsum(mass.sum(axis=1)) - below).max() < 0.03
 
 
+def test_a_grid_of_pixels_ends_where_bytes_end(
+    bayesnde: Callable, model: linear_model.LinearModel, run: Path, tmp_path: Path
+) -> None:
+    options = ("--points", 400, "--draws", 8192, "--out", tmp_path / "g.parquet")
+    outcome = bayesnde("grid", "px_1_1", "px_2_2", "--range", "250,300,-20,3", *options, "--run", run)
+    assert outcome.code == 0, outcome.err
+    found = pq.read_table(tmp_path / "g.parquet")
+    assert sorted(set(found["px_1_1"].to_pylist())) == [250, 251, 252, 253, 254, 255]
+    assert sorted(set(found["px_2_2"].to_pylist())) == [0, 1, 2, 3]
+    outcome = bayesnde("grid", "px_1_1", "px_2_2", "--range", "260,300,0,3", "--run", run)
+    assert outcome.code == 2
+    assert outcome.err.endswith(
+        "error: --range: there is no whole number between 260 and 300\n"
+        "  column 'px_1_1' holds whole numbers from 0 to 255\n"
+        "hint: give a wider range\n"
+    )
+
+
 @pytest.mark.parametrize("value", ["256", "-1"])
 def test_a_pixel_cannot_be_held_at_what_is_no_byte(
     value: str, bayesnde: Callable, model: linear_model.LinearModel, run: Path
@@ -125,6 +146,16 @@ def test_a_pixel_cannot_be_held_at_what_is_no_byte(
     assert outcome.err.endswith(
         f"error: --at: column 'px_1_2' has values from 0 to 255\n  value: '{value}'\nhint: correct the value\n"
     )
+
+
+@pytest.mark.parametrize("column_map", [Logit(), fit_none(Noise()), fit_none(Noise(0.0, 1.0))])
+def test_pictures_cut_the_model_s_space_where_the_cells_of_values_end(column_map: ColumnMap) -> None:
+    edges = np.array([0.0, 7.0, 256.0]) - 0.5  # halfway between values
+    values, fraction = np.array([0.0, 7.0, 255.0]), np.array([0.0, 0.0, 1.0])
+    feature = Feature("px_1_1", Kind.LATTICE, (), column_map)
+    found = scaled_places(column_map, edges_with_noise(feature, edges))
+    inner = column_map.forward(values, np.clip(fraction, 1e-9, 1 - 1e-9))[0]
+    np.testing.assert_allclose(found, inner, atol=1e-6)
 
 
 def test_evaluate_and_its_report_know_images(

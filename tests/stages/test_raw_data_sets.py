@@ -36,6 +36,13 @@ SETS = [
         (8_100, 900, 1_000),
         267,
     ),
+    (
+        "mnist images",
+        ["mnist/t10k-images-idx3-ubyte.gz", "mnist/t10k-labels-idx1-ubyte.gz"],
+        ["--condition", "label", "--split-method", "order", "--split", "0.8,0.1,0.1"],
+        (8_000, 1_000, 1_000),
+        784,
+    ),
     ("faithful", ["faithful/faithful.csv"], [], (221, 24, 27), 2),
 ]
 

@@ -1,7 +1,8 @@
 """Tables as Parquet files: atomic, stamped with what they are, and byte-equal for equal rows.
 
-However the rows come in, they leave in row groups of 65,536, so that a table gathered from eight shards is the same
-file as one written at once. Pages carry checksums, and the file its own SHA-256; both are verified on reading.
+However the rows come in, they leave in row groups of 65,536 (fewer where rows are very wide, such as images), so that
+a table gathered from eight shards is the same file as one written at once. Pages carry checksums, and the file its own
+SHA-256; both are verified on reading.
 """
 
 import contextlib
@@ -25,6 +26,8 @@ from bayesnde_cli.headers.parquet import declared_by_pages
 from bayesnde_cli.headers.unpacked import MAX_CELL_RATIO, is_too_far
 
 ROW_GROUP_ROWS = 65_536
+# Of a row group: what is written or read at once has 256 MiB of float32 at most.
+ROW_GROUP_CELLS = 1 << 26
 # The columns that a caller wants: all, some by their names, or some of the types that they must have.
 Columns: TypeAlias = Sequence[str] | pa.Schema | None
 # Everything that shapes the bytes is fixed here and left to no default. Dictionaries are off: zstd does as well on
@@ -69,6 +72,7 @@ class TableWriter:
     def __init__(self, writer: pq.ParquetWriter, schema: pa.Schema) -> None:
         self._writer = writer
         self._schema = schema
+        self._group_rows = _group_rows(schema)
         self._waiting: list[pa.Table] = []
         self._n_waiting = 0
 
@@ -76,8 +80,8 @@ class TableWriter:
         """Appends rows, whose columns must be those of the table, in order."""
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         table = table.cast(self._schema)
-        while self._n_waiting + table.num_rows >= ROW_GROUP_ROWS:
-            n_taken = ROW_GROUP_ROWS - self._n_waiting
+        while self._n_waiting + table.num_rows >= self._group_rows:
+            n_taken = self._group_rows - self._n_waiting
             self._keep(table.slice(0, n_taken))
             self.flush()
             table = table.slice(n_taken)
@@ -89,12 +93,20 @@ class TableWriter:
         if self._n_waiting:
             # One chunk per column: page borders would otherwise follow the chunks.
             group = pa.concat_tables(self._waiting).combine_chunks()
-            self._writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
+            self._writer.write_table(group, row_group_size=self._group_rows)
             self._waiting, self._n_waiting = [], 0
 
     def _keep(self, table: pa.Table) -> None:
         self._waiting.append(table)
         self._n_waiting += table.num_rows
+
+
+def _group_rows(schema: pa.Schema) -> int:
+    """Rows of a row group: 65,536, or the power of two of wide rows that are not too many cells."""
+    lists = [field.type for field in schema if pa.types.is_fixed_size_list(field.type)]
+    n_cells = len(schema) - len(lists) + sum(kind.list_size for kind in lists)
+    n_fitting = max(1, ROW_GROUP_CELLS // max(n_cells, 1))
+    return min(ROW_GROUP_ROWS, 1 << (n_fitting.bit_length() - 1))
 
 
 def write_table(

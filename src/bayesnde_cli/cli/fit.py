@@ -26,7 +26,10 @@ from bayesnde_cli.config import DensityConfig, EvaluateConfig, PrepareConfig, Re
 def fit(
     data: Annotated[
         list[Path],
-        typer.Argument(metavar="DATA", help="CSV, TSV, Parquet, NPY, NPZ, MAT, ARFF or IDX files; - is stdin."),
+        typer.Argument(
+            metavar="DATA",
+            help="CSV, TSV, Parquet, NPY, NPZ, MAT, ARFF or IDX files, or folders of images; - is stdin.",
+        ),
     ],
     config: PrepareConfig,
     sources: Sources,

@@ -17,7 +17,10 @@ from bayesnde_cli.config import PrepareConfig
 def prepare(
     data: Annotated[
         list[Path],
-        typer.Argument(metavar="DATA", help="CSV, TSV, Parquet, NPY, NPZ, MAT, ARFF or IDX files; - is stdin."),
+        typer.Argument(
+            metavar="DATA",
+            help="CSV, TSV, Parquet, NPY, NPZ, MAT, ARFF or IDX files, or folders of images; - is stdin.",
+        ),
     ],
     config: PrepareConfig,
     run: RunOption = None,
@@ -34,6 +37,7 @@ def prepare(
     Example:
       bayesnde prepare data.csv
       bayesnde prepare bank.csv --drop duration --condition y --run bank
+      bayesnde prepare photos/ --condition label --run photos
       bayesnde simulate moons --rows 5000 | bayesnde prepare -
     """
     from bayesnde_cli.artifacts.layout import RunLayout

@@ -33,7 +33,8 @@ def match_table(table: Table, schema: Schema) -> tuple[Schema, tuple[str, ...]]:
     if schema.image is not None and table.image not in (None, schema.image):
         raise _other_size(table.image, schema.image)
     required = [*schema.roles.features, *([schema.roles.condition] if schema.roles.condition else [])]
-    lacking = [name for name in required if name not in table.names]
+    there = set(table.names)
+    lacking = [name for name in required if name not in there]
     if lacking:
         raise BadInput(
             f"the file lacks {len(lacking)} of the model's {len(required)} columns",
@@ -50,7 +51,8 @@ def match_table(table: Table, schema: Schema) -> tuple[Schema, tuple[str, ...]]:
         truth=roles.truth if roles.truth in table.names else None,
         id=roles.id if roles.id in table.names else None,
     )
-    ignored = tuple(name for name in table.names if name not in present.used)
+    used = set(present.used)
+    ignored = tuple(name for name in table.names if name not in used)
     return replace(schema, roles=present), ignored
 
 

@@ -119,7 +119,8 @@ def _pixels(source: ImageFolder, image: ImageShape) -> Callable[[int], Iterator[
 
 def _same_size(source: ImageFolder, file: Path, image: ImageShape) -> np.ndarray:
     """The pixels of an image, (h, w, channels), which must have the size of the first one."""
-    found = image_shape(source.path / file, source.file_name(file))
+    pixels = read_image(source.path / file, source.file_name(file))
+    found = ImageShape(*pixels.shape)
     if found != image:
         raise BadInput(
             f"{source.name} holds images of different sizes or colours",
@@ -129,7 +130,7 @@ def _same_size(source: ImageFolder, file: Path, image: ImageShape) -> np.ndarray
             ],
             hint="bring them to one size, and all to grey or all to RGB",
         )
-    return read_image(source.path / file, source.file_name(file))
+    return pixels
 
 
 def _sized(image: ImageShape) -> str:

@@ -93,9 +93,9 @@ def axis_between(feature: Feature, low: float, high: float, n_points: int) -> Ax
         return axis_at(feature, np.arange(float(len(feature.categories))))
     if feature.kind is Kind.CONTINUOUS:
         return axis_at(feature, np.linspace(low, high, n_points))
-    if isinstance(feature.map, Logit):  # beyond there is no value
-        low, high = max(low, LOWEST), min(high, HIGHEST)
     first, last = np.ceil(low), np.floor(high)
+    if isinstance(feature.map, Logit):  # beyond there is no value
+        first, last = max(first, LOWEST), min(last, HIGHEST)
     if last < first:
         raise BadUsage(
             f"--range: there is no whole number between {low:g} and {high:g}",

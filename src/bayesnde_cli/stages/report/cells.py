@@ -3,7 +3,7 @@
 import numpy as np
 
 from bayesnde_cli.data.scaling import ColumnMap
-from bayesnde_cli.data.schema import Schema
+from bayesnde_cli.data.schema import Feature, Schema
 
 # The noise of a cell's very edge, as a share of the cell: the maps take shares between 0 and 1.
 _EDGE = 1e-9
@@ -27,3 +27,9 @@ def scaled_places(column: ColumnMap, y: np.ndarray) -> np.ndarray:
     value = column.to_value(y)  # an edge between two cells belongs to one that is there
     fraction = np.clip((y - value - noise.low) / noise.width, _EDGE, 1 - _EDGE)
     return column.forward(value, fraction)[0]
+
+
+def edges_with_noise(feature: Feature, edges: np.ndarray) -> np.ndarray:
+    """Edges halfway between values as edges between the cells of value plus noise, in the units of the file."""
+    noise = feature.map.noise
+    return edges if noise is None else edges + 0.5 * (noise.low + noise.high)

@@ -11,7 +11,7 @@ from bayesnde_cli.report.binning import shown_range, whole_edges, widened
 from bayesnde_cli.report.report_data import Column, PairMap
 from bayesnde_cli.rng import derive_seed, generator
 from bayesnde_cli.stages.evaluate.model import Model
-from bayesnde_cli.stages.report.cells import file_cells, scaled_places
+from bayesnde_cli.stages.report.cells import edges_with_noise, file_cells, scaled_places
 from bayesnde_cli.stages.report.pair_density import pair_shares
 from bayesnde_cli.stages.training.rows import labels_like, read_rows
 from bayesnde_cli.training.diagnostics import column_distances
@@ -72,7 +72,8 @@ class ModelView:
         n_cells = _FINE if len(columns) == 2 else _COARSE
         edges = [_edges(column, feature, n_cells) for column, feature in zip(columns, features, strict=True)]
         places = [
-            scaled_places(feature.map, _with_noise(feature, at)) for feature, at in zip(features, edges, strict=True)
+            scaled_places(feature.map, edges_with_noise(feature, at))
+            for feature, at in zip(features, edges, strict=True)
         ]
         return tuple(
             PairMap(i, j, edges[i], edges[j], share.T / np.outer(np.diff(edges[j]), np.diff(edges[i])))
@@ -113,12 +114,6 @@ def _most_different(real: np.ndarray, generated: np.ndarray) -> list[int]:
         return list(range(_MOST_COLUMNS))
     _, distance = column_distances(whole, generated)
     return sorted(np.argsort(-distance, kind="stable")[:_MOST_COLUMNS].tolist())
-
-
-def _with_noise(feature: Feature, edges: np.ndarray) -> np.ndarray:
-    """Edges between values, halfway, as edges between the cells of value plus noise."""
-    noise = feature.map.noise
-    return edges if noise is None else edges + 0.5 * (noise.low + noise.high)
 
 
 def _edges(column: Column, feature: Feature, n_cells: int) -> np.ndarray:

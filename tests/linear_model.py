@@ -87,7 +87,8 @@ class LinearEngine:
                 log_density[index] = self.model.log_density(rows.x[index, columns], columns, classes[index])
         log_density[np.isin(classes, self.lost)] = np.nan
         reliable = ~np.isin(classes, [*self.lost, *self.doubtful])
-        return {"log_density_scaled": log_density, "mc_se": 0.01 * (1.0 + classes), "reliable": reliable}
+        return {"log_density_scaled": log_density, "mc_se": 0.01 * (1.0 + classes), "reliable": reliable,
+                "n_gradients": np.full(len(log_density), 9)}  # fmt: skip
 
 
 # For the run that the fixture `fitted` makes: three features, two classes.

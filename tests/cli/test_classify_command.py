@@ -27,7 +27,7 @@ def test_probabilities_on_stdout_and_the_summary_beside(bayesnde: Callable, run:
     assert len(rows) == 62
     assert all(float(row["p_u"]) + float(row["p_v"]) == pytest.approx(1.0) for row in rows)
     right = sum(row["predicted"] == row["k"] for row in rows)
-    assert f"{100 * right / 62:.1f} % right, 62 reliable\n" in outcome.err
+    assert f"{100 * right / 62:.1f} % right, 62 reliable, 18 gradients a row\n" in outcome.err
     assert bayesnde("classify", "--run", run, *SET).out == outcome.out
     uniform = _rows(bayesnde("classify", "--run", run, *SET, "--prior", "uniform").out)
     assert [row["p_u"] for row in uniform] != [row["p_u"] for row in rows]

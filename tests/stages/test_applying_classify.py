@@ -13,6 +13,7 @@ from bayesnde_cli.errors import BadUsage
 from bayesnde_cli.stages.applying.class_prior import class_prior
 from bayesnde_cli.stages.applying.classify import ClassCounts, Classifier, probabilities, rows_to_classify
 from bayesnde_cli.stages.applying.fitted_run import FittedRun, fitted_run
+from bayesnde_cli.stages.scoring.engine import Opened
 from bayesnde_cli.stages.scoring.job import Asked, make_job
 from linear_model import LinearEngine, LinearModel
 from scoring_runs import Notes
@@ -32,7 +33,7 @@ def known(fitted: Path) -> FittedRun:
 
 def _classified(known: FittedRun, prior: str = "training", data: Path | None = None, **engine: tuple) -> pa.Table:
     job = make_job(known.layout, Asked(data=[data] if data else []), known.config)
-    classifier = Classifier(known, LinearEngine(MODEL, **engine), class_prior(known, prior))
+    classifier = Classifier(known, Opened(LinearEngine(MODEL, **engine), "cpu"), class_prior(known, prior))
     with rows_to_classify(job, known.schema, Notes()) as rows:
         return pa.Table.from_batches(list(classifier.batches(rows)), classifier.columns(rows))
 
@@ -56,7 +57,7 @@ def test_probabilities_are_those_of_bayes_rule(known: FittedRun) -> None:
     assert np.allclose(_p(table).sum(axis=1), 1.0, atol=1e-12)
     assert table["predicted"].to_pylist() == ["uv"[index] for index in _p(table).argmax(axis=1)]
     assert table.column_names == ["row_id", "predicted", "p_u", "p_v", "log_density", "mc_se", "reliable",
-                                  "name", "k", "true_log_density"]  # fmt: skip
+                                  "n_gradients", "name", "k", "true_log_density"]  # fmt: skip
     assert table["mc_se"].to_pylist() == [0.01 if name == "u" else 0.02 for name in table["predicted"].to_pylist()]
 
 
@@ -88,7 +89,8 @@ def _lines(rows: Iterator[str], path: Path, header: str) -> Path:
 def test_rows_need_no_class_and_may_lack_cells(known: FittedRun, tmp_path: Path) -> None:
     cells = [f"{0.1 * i:.2f},{0.5 + i / 9:.3f},{i % 7}" for i in range(20)]
     bare = _classified(known, data=_lines(iter(cells), tmp_path / "bare.csv", "a,b,n"))
-    assert bare.column_names == ["row_id", "predicted", "p_u", "p_v", "log_density", "mc_se", "reliable"]
+    assert bare.column_names == ["row_id", "predicted", "p_u", "p_v", "log_density", "mc_se", "reliable",
+                                 "n_gradients"]  # fmt: skip
     labelled = [f"{line},{'uv'[i % 2]}" for i, line in enumerate(cells)]
     with_class = _classified(known, data=_lines(iter(labelled), tmp_path / "labelled.csv", "a,b,n,k"))
     assert with_class.column_names[-1] == "k"
@@ -123,14 +125,16 @@ def test_a_doubtful_density_of_a_class_without_weight_does_no_harm(known: Fitted
 
 
 def test_counts_and_accuracy(known: FittedRun) -> None:
-    batches = [pa.record_batch({"predicted": ["u", "v", None], "reliable": [True, False, False], "k": ["u", "u", "u"]})]
+    cells = {"predicted": ["u", "v", None], "reliable": [True, False, False], "n_gradients": [1, 2, 6], "k": ["u"] * 3}
+    batches = [pa.record_batch(cells)]
     for truth, accuracy in (("k", 1 / 3), (None, None)):
         counts = ClassCounts(("u", "v"), truth)
         for batch in batches:
             counts.add(batch)
         found = counts.result("test")
         assert (found.n_rows, found.n_reliable, found.classes, found.accuracy) == (3, 1, {"u": 1, "v": 1}, accuracy)
-    assert str(found) == "test: 3 rows (u 1, v 1), 1 reliable"
+        assert found.n_gradients == 3.0
+    assert str(found) == "test: 3 rows (u 1, v 1), 1 reliable, 3 gradients a row"
 
 
 def test_probabilities_do_not_underflow() -> None:

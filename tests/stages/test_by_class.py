@@ -16,7 +16,7 @@ def test_every_class_has_its_column() -> None:
     x = np.random.default_rng(0).normal(size=(6, 2)).astype(np.float32)
     found = _found(Rows(x, None, None))
     assert {name: array.shape for name, array in found.items()} == dict.fromkeys(
-        ("log_density_scaled", "mc_se", "reliable"), (6, 3)
+        ("log_density_scaled", "mc_se", "reliable", "n_gradients"), (6, 3)
     )
     assert found["reliable"].dtype == bool
     # The stand-in's density falls from class to class, by more than its noise.
@@ -28,11 +28,15 @@ def test_every_class_has_its_column() -> None:
     assert not np.array_equal(found["mc_se"], _found(Rows(x, None, None), seed=6)["mc_se"])
 
 
-def test_every_class_is_told_of() -> None:
-    done: list[int] = []
-    rows = Rows(np.zeros((2, 2), np.float32), None, None)
-    log_densities_by_class(FakeEngine(DensityConfig(chains=2, draws=4)), rows, 3, 5, advance=done.append)
-    assert done == [1, 1, 1]
+def test_only_wanted_classes_are_scored_and_pairs_fill_whole_blocks() -> None:
+    x = np.random.default_rng(0).normal(size=(4, 2)).astype(np.float32)
+    is_wanted = np.array([[True, False, True], [False, False, False], [True, True, False]])
+    engine = FakeEngine(DensityConfig(chains=2, draws=4))
+    found = log_densities_by_class(engine, Rows(x, None, None), 3, 5, n_real=3, is_wanted=is_wanted)
+    assert engine.n_real == [4]  # four pairs of a row and a class, one block
+    assert (np.isfinite(found["log_density_scaled"][:3]) == is_wanted).all()
+    assert ((found["n_gradients"][:3] > 0) == is_wanted).all()
+    assert not found["reliable"][:3][~is_wanted].any()
 
 
 def test_a_row_without_cells_is_as_likely_under_every_class() -> None:

@@ -17,7 +17,6 @@ import fake_engine
 import fake_model
 from bayesnde_cli.inference.verdicts import VERDICTS
 from bayesnde_cli.stages.evaluate import metrics
-from bayesnde_cli.stages.evaluate.outcome import _by_class
 from bayesnde_cli.stages.evaluate.rows import Scores, read_scores
 from bayesnde_cli.stages.scoring.job import Job
 from bayesnde_cli.training.diagnostics import DIAGNOSTICS
@@ -113,21 +112,8 @@ def test_the_likeliest_class_is_found_by_the_engine(bayesnde: Callable, engines:
     assert matrix["counts"] == [[n_first, 0], [test.num_rows - n_first, 0]]
     assert engines[-1].config.escalations == 0
     assert engines[-1].config.block_rows == 8  # the settings of `density`
-    blocks = [8] * (test.num_rows // 8) + [test.num_rows % 8]
-    assert engines[-1].n_real == [n_real for n_real in blocks for _ in "uv"]
-
-
-@pytest.mark.parametrize(("n_many", "is_told"), [(1, True), (20, False)])
-def test_what_many_classes_cost_is_told_before(
-    n_many: int, is_told: bool, bayesnde: Callable, engines: list, scored: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bayesnde_cli.stages.evaluate.accuracy._MANY_CLASSES", n_many)
-    outcome = bayesnde("evaluate", "--run", scored, *FEW, "--accuracy-rows", "10")
-    words = (
-        "accuracy: 10 rows under each of 2 classes, which takes as long as 2 times `density` of them; "
-        "evaluate.accuracy_rows says how many rows, and 0 leaves it out\n"
-    )
-    assert (words in outcome.err) is is_told
+    n_last = 2 * (test.num_rows % 8)  # rows and classes go together
+    assert engines[-1].n_real == [8] * (2 * (test.num_rows // 8) + n_last // 8) + [n_last % 8]
 
 
 def test_of_many_classes_some_are_shown() -> None:
@@ -143,7 +129,7 @@ def test_of_a_large_table_some_rows_are_scored_under_every_class(
 ) -> None:
     assert bayesnde("evaluate", "--run", scored, *FEW, "--accuracy-rows", "10").code == 0
     assert _metrics(scored)["confusion_matrix"]["n"] == 10
-    assert engines[-1].n_real == [8, 8, 2, 2]
+    assert engines[-1].n_real == [8, 8, 4]
     assert bayesnde("evaluate", "--run", scored, *FEW, "--accuracy-rows", "0", "--restart").code == 0
     found = _metrics(scored)
     assert (found["accuracy"], found["confusion_matrix"]) == (None, None)
@@ -333,7 +319,8 @@ def test_rows_without_an_estimate_are_counted_and_the_rest_is_figures(
     assert found["rows"]["n_not_finite"] == 8
     log_density = pq.read_table(run / "density/test/density.parquet")["log_density"].to_numpy()
     assert found["mean_log_density"] == pytest.approx(np.nanmean(log_density))
-    assert found["confusion_matrix"]["n_without_class"] == 8
+    # The first row and class of each block: those of a block of eight rows are one row's, those of the last two.
+    assert found["confusion_matrix"]["n_without_class"] == 9
     assert found["rows"]["n_in_mean"] == sum(item["n"] for item in found["classes"].values()) == len(log_density) - 8
     assert "left out: 8 rows without a finite log-density\n" in outcome.out
 

@@ -1,4 +1,4 @@
-"""What is left to the number of training rows: networks and weight decay."""
+"""What is left to the training rows: networks, weight decay, and how looks are taken."""
 
 from dataclasses import replace
 
@@ -13,12 +13,19 @@ def test_few_rows_get_small_networks_and_weight_decay(n_rows: int, usual: dict) 
     found = sized(WarmstartConfig(), n_rows)
     assert {name: getattr(found, name) for name in usual} == usual
     assert sized(RefineConfig(), n_rows).weight_decay == usual["weight_decay"]
-    assert replace(found, width=None, depth=None, weight_decay=None) == WarmstartConfig()  # nothing else changes
+    assert replace(found, **dict.fromkeys(usual)) == WarmstartConfig()  # nothing else changes
 
 
 def test_what_was_set_stays() -> None:
-    config = WarmstartConfig(width=7, depth=3, weight_decay=0.0)
+    config = WarmstartConfig(width=7, depth=3, weight_decay=0.0, validation_rows=9, generated_rows=99, latent_dim=4)
     assert sized(config, 100) == config
+    assert sized(config, 100, are_images=True) == config
+
+
+def test_images_have_the_paper_s_networks_and_latents_however_few_they_are() -> None:
+    found = sized(WarmstartConfig(), 100, are_images=True)
+    assert (found.width, found.latent_dim, found.weight_decay) == (32, 10, 0.0)
+    assert sized(RefineConfig(), 100, are_images=True).validation_rows == found.validation_rows == 256
 
 
 @pytest.mark.parametrize("preset", ["paper-vehicle", "paper-odds", "paper-bank", "paper-gmm-low"])

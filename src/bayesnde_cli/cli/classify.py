@@ -1,7 +1,7 @@
 """`bayesnde classify`: the probability of every class for every row."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +11,11 @@ from bayesnde_cli.cli.options import AssignmentsOption, JsonOption, QuietOption,
 from bayesnde_cli.cli.run_directory import run_directory
 from bayesnde_cli.cli.scoring_options import DataArgument, asked_for
 from bayesnde_cli.cli.table_output import FormatOption, OutOption, output_format, table_output
-from bayesnde_cli.config import DensityConfig
+from bayesnde_cli.config import DensityConfig, nearest_hint
+from bayesnde_cli.errors import BadUsage
+
+if TYPE_CHECKING:
+    from bayesnde_cli.stages.applying.classify import Effort
 
 
 @with_settings(DensityConfig, SETTINGS)
@@ -22,6 +26,14 @@ def classify(
         str,
         typer.Option(metavar="PRIOR", help="Of the classes: training (frequencies), uniform, or NAME=VALUE,…"),
     ] = "training",
+    effort: Annotated[
+        str,
+        typer.Option(
+            metavar="quick|usual|thorough",
+            help="usual: the classes that a first look leaves are scored as by `density`; quick: one that it leaves "
+            "alone is not; thorough: every class is, without a first look.",
+        ),
+    ] = "usual",
     out: OutOption = Path("-"),
     format: FormatOption = None,
     run: RunOption = None,
@@ -32,8 +44,8 @@ def classify(
 ) -> None:
     """The probability of every class for every row, p(y | x), from densities p(x | y).
 
-    For runs with a condition. Each row is scored under every class, as by `density`; the rows need not come with a
-    class, and may have missing cells.
+    For runs with a condition. A first look drops the classes that cannot win; each row is scored under the others, as
+    by `density`. The rows need not come with a class, and may have missing cells.
 
     \b
     Example:
@@ -50,14 +62,15 @@ def classify(
 
     check_json(out, is_json=json)
     chosen = output_format(out, format)
+    chosen_effort = _effort(effort)
     console = Console(quiet=quiet)
     fitted = fitted_run(RunLayout(run_directory(run)), config)
     require_classes(fitted)
     weights = class_prior(fitted, prior)
     job = make_job(fitted.layout, asked_for(data, None, is_restart=False), fitted.config)
     with rows_to_classify(job, fitted.schema, console) as rows:
-        engine = scoring.open_engine(fitted.layout, fitted.config, is_verbose=verbose >= 2).engine
-        classifier = Classifier(fitted, engine, weights)
+        opened = scoring.open_engine(fitted.layout, fitted.config, is_verbose=verbose >= 2)
+        classifier = Classifier(fitted, opened, weights, chosen_effort)
         columns = classifier.columns(rows)
         counts = ClassCounts(fitted.classes, classifier.truth_column(rows))
         with (
@@ -69,3 +82,15 @@ def classify(
                 counts.add(batch)
                 advance(batch.num_rows)
     finish(console, counts.result(job.set_name), out, is_json=json)
+
+
+def _effort(text: str) -> "Effort":
+    from bayesnde_cli.stages.applying.classify import Effort
+
+    if text not in list(Effort):
+        raise BadUsage(
+            f"--effort cannot be '{text}'",
+            found=f"efforts: {', '.join(Effort)}",
+            hint=nearest_hint(text, list(Effort), "use one of these"),
+        )
+    return Effort(text)

@@ -64,7 +64,7 @@ def sample(
     made: Sample = maker
     if with_density or order:
         engine = scoring.open_engine(fitted.layout, fitted.config, is_verbose=verbose >= 2).engine
-        made = ScoredSample(maker, engine, config.block_rows)
+        made = ScoredSample(maker, engine, fitted.block_rows)
     console = Console(quiet=quiet)
     with console.progress("sampling", n_rows, "rows") as advance, table_output(out, chosen, made.columns) as writer:
         batches = _told(made.batches(n_rows), advance)

@@ -135,6 +135,11 @@ IMAGES: dict[str, Any] = {
 }  # fmt: skip
 
 
+# What scoring leaves to the rows: a pass of an image's decoder takes a thousand times as long as one of a table's.
+SCORED_TABLE = {"block_rows": 128, "pilot_draws": 2000, "proposal_draws": 10_000}
+SCORED_IMAGES = {"block_rows": 8, "pilot_draws": 500, "proposal_draws": 2000}
+
+
 def _seed_setting() -> Any:
     return setting(None, "Seed of this stage; the run's if not given.", minimum=0, maximum=2**32 - 1, panel="Run")
 
@@ -351,9 +356,10 @@ class PosteriorConfig(StageConfig):
         minimum=0.0, panel="Model",
     )  # fmt: skip
     step_size: float = setting(0.0, "First step size; 0: found for every row.", minimum=0.0, panel="Chains")
-    block_rows: int = setting(
-        128, "Rows of a block, the unit of work, of randomness and of resumption.", minimum=1, panel="Run"
-    )
+    block_rows: int | None = setting(
+        None, "Rows of a block, the unit of work, of randomness and of resumption. By default "
+        f"{SCORED_TABLE['block_rows']}, of images {SCORED_IMAGES['block_rows']}.", minimum=1, panel="Run",
+    )  # fmt: skip
     seed: int | None = _seed_setting()
     device: str = _device_setting()
     threads: int | None = _threads_setting()
@@ -372,13 +378,16 @@ class DensityConfig(PosteriorConfig):
     defensive_weight: float = setting(
         0.02, "Weight of the prior in the proposal; the paper's: 0.05.", minimum=0.0, maximum=0.99, panel="Proposal"
     )
-    pilot_draws: int = setting(
-        2000, "Draws that the proposal of a row is fitted to once more, by their weight; 0: to the chains alone, as in "
-        "the paper.", minimum=0, panel="Proposal",
+    pilot_draws: int | None = setting(
+        None, "Draws that the proposal of a row is fitted to once more, by their weight; 0: to the chains alone, as in "
+        f"the paper. By default {SCORED_TABLE['pilot_draws']:,}, of images {SCORED_IMAGES['pilot_draws']:,}.",
+        minimum=0, panel="Proposal",
     )  # fmt: skip
-    proposal_draws: int = setting(
-        10_000, "Draws from the proposal of a row that its density is estimated from.", minimum=10, panel="Proposal"
-    )
+    proposal_draws: int | None = setting(
+        None, "Draws from the proposal of a row that its density is estimated from. By default "
+        f"{SCORED_TABLE['proposal_draws']:,}, of images {SCORED_IMAGES['proposal_draws']:,}.",
+        minimum=10, panel="Proposal",
+    )  # fmt: skip
     regulariser: float = setting(
         1e-3, "Added to the proposal's covariances, as a share of the mean variance of the row's draws.",
         minimum=0.0, panel="Proposal",

@@ -25,8 +25,8 @@ from bayesnde_cli.model.encoder import Encoder
 from bayesnde_cli.model.likelihood import DecoderLike
 from bayesnde_cli.rng import derive_seed, generator
 
-# Latents that a row may find its starts among.
-_BANK_SIZE = 2048
+# Latents that a row may find its starts among, and cells that they are decoded to in a class, at most.
+_BANK_SIZE, _BANK_CELLS = 2048, 400_000
 # Where there are few latents, half of those that are no training row's are this much farther out: a mode three standard
 # deviations away may hold a hundredth of a row's posterior, and that of an odd row may lie beyond six.
 _FEW_LATENTS, _FARTHER = 4, (1.5, 2.25)
@@ -36,15 +36,15 @@ _START_SD = 0.01
 _N_EM_STEPS = 25
 # Of the first draws of a proposal, as many as this are taken by their weight to fit it again.
 _N_RESAMPLED = 800
-# Latents in one call of the proposal, about, and in one pass of the decoder.
+# Latents in one call of the proposal, about, and in one pass of the decoder, which makes so many cells at most.
 _CALL_LATENTS = 16384
-_SLICE_LATENTS = 2048
+_SLICE_LATENTS, _SLICE_CELLS = 2048, 200_000
 # Modes that a further try remembers, beside the places of the chains.
 _N_REMEMBERED = 8
 # The mixture that chains jump to: draws must not depend on how they will be scored.
 _JUMP_COMPONENTS, _JUMP_REGULARISER = 5, 1e-3
-# Rows that are tried again go together in blocks of this size.
-_SMALL_BLOCK = 8
+# Rows that are tried again go together in blocks of this size, or of so many cells.
+_SMALL_BLOCK, _SMALL_CELLS = 8, 2000
 # Rows and networks are float32: a log-density is known up to this share of itself.
 _ROUNDING = 2.0**-23
 
@@ -58,6 +58,7 @@ class FittedModel:
     encoder: Encoder | None = None
     n_classes: int = 0
     known_latents: np.ndarray | None = None  # (n, d) float32: of training rows
+    n_columns: int = 1  # that the decoder makes: with very many, fewer rows go together
 
 
 class Engine:
@@ -136,9 +137,10 @@ class Engine:
                 break
             engine, seen = self._engine_at(level), places
             places = np.concatenate([seen, _places(draws)], axis=1)
-            for index, first in enumerate(range(0, len(again), _SMALL_BLOCK)):
-                chosen = again[first : first + _SMALL_BLOCK]
-                padded = np.resize(chosen, _SMALL_BLOCK)
+            size = self._room(_SMALL_BLOCK, _SMALL_CELLS)
+            for index, first in enumerate(range(0, len(again), size)):
+                chosen = again[first : first + size]
+                padded = np.resize(chosen, size)
                 some = _chosen(rows, padded)
                 address = derive_seed(seed, "again", level, index)
                 further = engine.sample(some, address, seen[padded])
@@ -284,7 +286,7 @@ class Engine:
         n_rows, n, d = z.shape
         # A slice of the draws at a time: activations that stay in the cache are computed a third faster.
         n_each = max(
-            size for size in range(1, n + 1) if n % size == 0 and (size == 1 or size * n_rows <= _SLICE_LATENTS)
+            size for size in range(1, n + 1) if n % size == 0 and (size == 1 or size * n_rows <= self._in_slice())
         )
         each = target.repeated(n_each)
 
@@ -300,18 +302,27 @@ class Engine:
 
     def _draws_per_call(self, n_rows: int) -> int:
         """About _CALL_LATENTS latents, in whole slices."""
-        in_slice = max(1, _SLICE_LATENTS // n_rows)
+        in_slice = max(1, self._in_slice() // n_rows)
         return max(1, _CALL_LATENTS // n_rows // in_slice) * in_slice
+
+    def _in_slice(self) -> int:
+        """Latents in one pass of the decoder."""
+        return self._room(_SLICE_LATENTS, _SLICE_CELLS)
+
+    def _room(self, n: int, n_cells: int) -> int:
+        """So many, but no more than have this many cells."""
+        return max(1, min(n, n_cells // self._model.n_columns))
 
     def _make_bank(self) -> modes.Bank:
         model = self._model
+        size = self._room(_BANK_SIZE, _BANK_CELLS)
         rng = generator(0, "latent-bank", model.latent_dim)
-        z = rng.standard_normal((_BANK_SIZE, model.latent_dim)).astype(np.float32)
+        z = rng.standard_normal((size, model.latent_dim)).astype(np.float32)
         if model.latent_dim <= _FEW_LATENTS:
             for offset, factor in zip((1, 3), _FARTHER, strict=True):
                 z[offset::4] *= factor
         if model.known_latents is not None:
-            known = model.known_latents[: _BANK_SIZE // 2]
+            known = model.known_latents[: size // 2]
             z[: len(known)] = known
         return modes.bank_of(model.decoder, tf.constant(z), model.n_classes)
 

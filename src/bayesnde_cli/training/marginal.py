@@ -29,7 +29,15 @@ _FREEDOM = 6
 def log_marginal(
     decoder: DecoderLike, x: tf.Tensor, y: tf.Tensor | None, proposal: Proposal, *, n_draws: int, seed: tf.Tensor
 ) -> tf.Tensor:
-    """An estimate of log p(x) of each row from a normal proposal of any quality. x (rows, p) -> (rows,) float64.
+    """An estimate of log p(x) of each row from a normal proposal of any quality. x (rows, p) -> (rows,) float64."""
+    log_weights, _ = log_marginal_weights(decoder, x, y, proposal, n_draws=n_draws, seed=seed)
+    return tf.reduce_logsumexp(log_weights, axis=1) - math.log(n_draws)
+
+
+def log_marginal_weights(
+    decoder: DecoderLike, x: tf.Tensor, y: tf.Tensor | None, proposal: Proposal, *, n_draws: int, seed: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Logarithms of weights whose mean is p(x), (rows, n_draws) float64, and how many steps the climb to a mode took.
 
     Draws come from a mixture of a multivariate t around the mode, the proposal and the prior, and are weighted by the
     density of the whole mixture: what one part misses another has, and no weight exceeds p(x | z) over the prior's
@@ -46,7 +54,7 @@ def log_marginal(
     shares = [math.log(count / n_draws) for count in counts]
     log_proposal = tf.reduce_logsumexp([part + share for part, share in zip(parts, shares, strict=True)], axis=0)
     joint = log_joint(z, x[:, None, :], decoder, y=None if y is None else y[:, None, :], dtype=tf.float64)
-    return tf.reduce_logsumexp(joint - log_proposal, axis=1) - math.log(n_draws)
+    return joint - log_proposal, mode.n_climbs
 
 
 def marginal_scorer(

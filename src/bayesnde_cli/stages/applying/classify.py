@@ -10,6 +10,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,21 @@ from bayesnde_cli.stages.applying.fitted_run import FittedRun
 from bayesnde_cli.stages.applying.rows_at import beside
 from bayesnde_cli.stages.reporting import Report, counted
 from bayesnde_cli.stages.scoring import rows as scoring_rows
-from bayesnde_cli.stages.scoring.by_class import log_densities_by_class
-from bayesnde_cli.stages.scoring.engine import Engine
+from bayesnde_cli.stages.scoring.by_class import score_classes
+from bayesnde_cli.stages.scoring.engine import Opened
 from bayesnde_cli.stages.scoring.job import Job
 from bayesnde_cli.stages.scoring.rows import BlockRows, SetRows
 
 # A verdict on a class of a smaller probability is no verdict on the row.
 _NEGLIGIBLE = 1e-3
+
+
+class Effort(StrEnum):
+    """How much is spent on a row."""
+
+    QUICK = "quick"  # where the first look leaves one class, its estimate of the density is taken as well
+    USUAL = "usual"  # the classes that a first look leaves are scored as by `density`
+    THOROUGH = "thorough"  # every class is
 
 
 def require_classes(run: FittedRun) -> None:
@@ -75,12 +84,13 @@ class Classifier:
     """Classifies blocks of rows; `prior` (classes,) is the probability of each class before a row is seen."""
 
     run: FittedRun
-    engine: Engine
+    opened: Opened
     prior: np.ndarray
+    effort: Effort = Effort.USUAL
 
     def batches(self, rows: SetRows) -> Iterator[pa.RecordBatch]:
         """Probabilities, the most probable class with its density, and the labels of each row."""
-        size = self.run.config.block_rows
+        size = self.run.block_rows
         for block, start in enumerate(range(0, rows.n_rows, size)):
             yield self._batch(rows.block(start, min(start + size, rows.n_rows)), block)
 
@@ -94,6 +104,7 @@ class Classifier:
                 ("log_density", pa.float64()),
                 ("mc_se", pa.float64()),
                 ("reliable", pa.bool_()),
+                ("n_gradients", pa.int64()),
             ]
         )
         labels = pa.schema(rows.label_fields).empty_table()
@@ -107,12 +118,12 @@ class Classifier:
 
     def _batch(self, rows: BlockRows, block: int) -> pa.RecordBatch:
         n_rows, seed = len(rows.row_ids), derive_seed(self.run.seed, "classify", block)
-        padded = rows.padded(self.run.config.block_rows)
-        figures = log_densities_by_class(self.engine, padded, len(self.run.classes), seed, n_real=n_rows)
-        log_density, mc_se, reliable = (
-            figures[name][:n_rows] for name in ("log_density_scaled", "mc_se", "reliable")
-        )  # (rows, classes)
-        p = probabilities(log_density, self.prior)
+        padded = rows.padded(self.run.block_rows)
+        found = score_classes(
+            self.opened, padded, self.prior, seed, n_real=n_rows,
+            is_quick=self.effort is Effort.QUICK, is_thorough=self.effort is Effort.THOROUGH,
+        )  # fmt: skip
+        p = probabilities(found.log_density, self.prior)
         best = np.argmax(p, axis=1)
         at_best = np.arange(n_rows), best
         is_known, nobody = ~np.isnan(p).any(axis=1), pa.scalar(None, self.run.class_type)
@@ -120,9 +131,10 @@ class Classifier:
             "row_id": pa.array(rows.row_ids),
             "predicted": pc.if_else(pa.array(is_known), self.run.class_cells(best), nobody),
             **{f"p_{name}": pa.array(column) for name, column in zip(self.run.classes, p.T, strict=True)},
-            "log_density": pa.array(log_density[at_best] + rows.log_jacobian),
-            "mc_se": pa.array(mc_se[at_best]),
-            "reliable": pa.array(is_known & (reliable | (p < _NEGLIGIBLE)).all(axis=1)),
+            "log_density": pa.array(found.log_density[at_best] + rows.log_jacobian),
+            "mc_se": pa.array(found.mc_se[at_best]),
+            "reliable": pa.array(is_known & (found.reliable | (p < _NEGLIGIBLE)).all(axis=1)),
+            "n_gradients": pa.array(found.n_gradients),
         }
         return beside(pa.table(own), rows.labels).combine_chunks().to_batches()[0]
 
@@ -144,6 +156,7 @@ class Classified:
     n_reliable: int
     classes: dict[str, int]  # rows by predicted class
     accuracy: float | None
+    n_gradients: float  # of a row, on average
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -151,7 +164,8 @@ class Classified:
     def __str__(self) -> str:
         shares = one_line(", ".join(f"{name} {n:,}" for name, n in self.classes.items()))
         accuracy = "" if self.accuracy is None else f", {100 * self.accuracy:.1f} % right"
-        return f"{self.set_name}: {counted(self.n_rows, 'row')} ({shares}){accuracy}, {self.n_reliable:,} reliable"
+        rows = f"{counted(self.n_rows, 'row')} ({shares}){accuracy}, {self.n_reliable:,} reliable"
+        return f"{self.set_name}: {rows}, {self.n_gradients:,.0f} gradients a row"
 
 
 class ClassCounts:
@@ -159,12 +173,13 @@ class ClassCounts:
 
     def __init__(self, classes: Sequence[str], truth_column: str | None) -> None:
         self._classes, self._truth_column = classes, truth_column
-        self._n_rows = self._n_reliable = self._n_right = 0
+        self._n_rows = self._n_reliable = self._n_right = self._n_gradients = 0
         self._predicted: Counter[str] = Counter()
 
     def add(self, batch: pa.RecordBatch) -> None:
         self._n_rows += batch.num_rows
         self._n_reliable += pc.sum(batch.column("reliable")).as_py()
+        self._n_gradients += pc.sum(batch.column("n_gradients")).as_py()
         self._predicted.update(str(name) for name in batch.column("predicted").to_pylist() if name is not None)
         if self._truth_column is not None:
             is_right = pc.equal(batch.column("predicted"), batch.column(self._truth_column))
@@ -173,4 +188,5 @@ class ClassCounts:
     def result(self, set_name: str) -> Classified:
         counts = {name: self._predicted[name] for name in self._classes}
         accuracy = None if self._truth_column is None else self._n_right / self._n_rows
-        return Classified(set_name, self._n_rows, self._n_reliable, counts, accuracy)
+        n_gradients = self._n_gradients / max(1, self._n_rows)
+        return Classified(set_name, self._n_rows, self._n_reliable, counts, accuracy, n_gradients)

@@ -18,6 +18,7 @@ from bayesnde_cli.errors import BadUsage
 from bayesnde_cli.rng import generator
 from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION
 from bayesnde_cli.stages.reading import read_schema
+from bayesnde_cli.stages.scoring.sizes import settled
 
 # The outputs of `refine` that a fitted run is read from.
 _MODEL = ("weights/model.npz", "latents.parquet")
@@ -29,13 +30,19 @@ class FittedRun:
 
     layout: RunLayout
     schema: Schema
-    config: DensityConfig  # with a seed
+    config: DensityConfig  # with a seed, nothing left open
 
     @property
     def seed(self) -> int:
         """The root of all that is drawn from the run."""
         assert self.config.seed is not None
         return self.config.seed
+
+    @property
+    def block_rows(self) -> int:
+        """Rows that go through the engine together."""
+        assert self.config.block_rows is not None
+        return self.config.block_rows
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -99,4 +106,5 @@ def fitted_run(layout: RunLayout, config: DensityConfig) -> FittedRun:
     prepared = require(layout, "prepare", reading=[layout.schema_file().name])
     require(layout, "refine", reading=_MODEL)
     seed = prepared.seed if config.seed is None else config.seed
-    return FittedRun(layout, read_schema(layout), replace(config, seed=seed))
+    schema = read_schema(layout)
+    return FittedRun(layout, schema, settled(replace(config, seed=seed), schema))

@@ -10,12 +10,9 @@ from bayesnde_cli.inference.block import Rows
 from bayesnde_cli.rng import bits_at, derive_seed
 from bayesnde_cli.stages.evaluate.job import EvaluateJob
 from bayesnde_cli.stages.evaluate.rows import TableRows
-from bayesnde_cli.stages.reporting import Report, counted
-from bayesnde_cli.stages.scoring.by_class import log_densities_by_class
+from bayesnde_cli.stages.reporting import Report
+from bayesnde_cli.stages.scoring.by_class import score_classes
 from bayesnde_cli.stages.scoring.engine import EngineFactory
-
-# From here on the accuracy takes long enough to say so.
-_MANY_CLASSES = 20
 
 
 def class_accuracy(
@@ -29,23 +26,18 @@ def class_accuracy(
     config = replace(job.density, escalations=0, device=job.config.device, threads=job.config.threads)
     seed = derive_seed(job.seed, "evaluate", "classes")
     some = np.sort(np.argsort(bits_at(seed, rows.row_ids), kind="stable")[: job.config.accuracy_rows])
+    assert config.block_rows is not None
     cells, n_block = rows.x[some], config.block_rows
-    engine = factory(job.layout, config).engine
+    opened = factory(job.layout, config)
+    prior = np.full(len(class_names), 1.0 / len(class_names))
     found = []
-    n_classes = len(class_names)
-    if n_classes > _MANY_CLASSES:
-        report.note(
-            f"accuracy: {counted(len(cells), 'row')} under each of {n_classes:,} classes, which takes as long as "
-            f"{n_classes:,} times `density` of them; evaluate.accuracy_rows says how many rows, and 0 leaves it out"
-        )
-    with report.progress("classes", n_classes * -(-len(cells) // n_block), "blocks") as advance:
+    with report.progress("classes", len(cells), "rows") as advance:
         for index, start in enumerate(range(0, len(cells), n_block)):
             own = cells[start : start + n_block]
-            scored = log_densities_by_class(
-                engine, _block(own, n_block), n_classes, derive_seed(seed, index), n_real=len(own), advance=advance
-            )
-            found.append([scored[name][: len(own)] for name in ("log_density_scaled", "mc_se")])
-    log_density, mc_se = (np.concatenate(parts) for parts in zip(*found, strict=True))
+            padded, address = _block(own, n_block), derive_seed(seed, index)
+            found.append(score_classes(opened, padded, prior, address, n_real=len(own), is_quick=True))
+            advance(len(own))
+    log_density, mc_se = (np.concatenate([getattr(part, name) for part in found]) for name in ("log_density", "mc_se"))
     assert rows.classes is not None
     return accuracy_figures(log_density, mc_se, rows.classes[some], class_names)
 

@@ -1,38 +1,95 @@
 """log p(x | y) of rows for every class y, and not only for the class that a row came with."""
 
+from typing import TYPE_CHECKING, NamedTuple
+
 import numpy as np
 
 from bayesnde_cli.inference.block import Rows
 from bayesnde_cli.rng import derive_seed
-from bayesnde_cli.stages.reporting import Advance
-from bayesnde_cli.stages.scoring.engine import Engine
+from bayesnde_cli.stages.scoring.engine import Engine, Opened
+
+if TYPE_CHECKING:
+    from bayesnde_cli.stages.scoring.first_look import FirstLook
 
 # What a row without any cell has under every class: the integral of the prior, exactly 1.
 _OF_NO_CELLS = {"log_density_scaled": 0.0, "mc_se": 0.0, "reliable": True}
+_FIGURES = tuple(_OF_NO_CELLS)
+
+
+class ByClass(NamedTuple):
+    """What is known of rows under every class, (rows, classes) each, and what it took."""
+
+    log_density: np.ndarray  # in the model's space
+    mc_se: np.ndarray
+    reliable: np.ndarray  # of a class that is out of the running: False
+    n_gradients: np.ndarray  # (rows,) of all classes of a row together
+
+
+def score_classes(
+    opened: Opened, rows: Rows, prior: np.ndarray, seed: int, *, n_real: int, is_quick: bool, is_thorough: bool = False
+) -> ByClass:
+    """The first `n_real` rows of a block under every class, whatever classes they came with.
+
+    After a first look, only the classes that may be the likeliest, with their `prior` (classes,), are scored by the
+    engine; the others keep that look's estimates. If it leaves one class, that is scored, too, but not if `is_quick`.
+    `is_thorough`: without a first look; rows with missing cells have none either.
+    """
+    n_classes = len(prior)
+    look: FirstLook | None = None if is_thorough or rows.observed is not None else opened.first_look
+    if look is None:
+        found = log_densities_by_class(opened.engine, rows, n_classes, seed, n_real=n_real)
+        log_density, mc_se, reliable = (found[name][:n_real] for name in _FIGURES)
+        return ByClass(log_density, mc_se, reliable, found["n_gradients"][:n_real].sum(axis=1))
+    from bayesnde_cli.stages.scoring.first_look import in_the_running
+
+    first = look(rows.x[:n_real], derive_seed(seed, "first look"))
+    is_in = in_the_running(first, prior)
+    is_wanted = is_in & (is_in.sum(axis=1, keepdims=True) > 1) if is_quick else is_in
+    found = log_densities_by_class(opened.engine, rows, n_classes, seed, n_real=n_real, is_wanted=is_wanted)
+    log_density, mc_se, reliable = (found[name][:n_real] for name in _FIGURES)
+    return ByClass(
+        np.where(is_wanted, log_density, first.log_density),
+        np.where(is_wanted, mc_se, first.se),
+        np.where(is_wanted, reliable, is_in),  # one class alone: nothing is left to doubt
+        first.n_gradients + found["n_gradients"][:n_real].sum(axis=1),
+    )
 
 
 def log_densities_by_class(
     engine: Engine, rows: Rows, n_classes: int, seed: int,
-    *, n_real: int | None = None, advance: Advance = lambda done: None,
+    *, n_real: int | None = None, is_wanted: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:  # fmt: skip
-    """`log_density_scaled`, `mc_se` and `reliable` of the rows of a block under each class, (rows, classes).
+    """`log_density_scaled`, `mc_se`, `reliable` and `n_gradients` of the rows of a block by class, (rows, classes).
 
     The classes that the rows came with, if they did, play no part. The log-Jacobian is the same under every class: it
     is added for units of the file, and left out where classes are compared. Rows after the first `n_real` fill the
-    block up. `advance` is called after each class.
+    block up. Of classes that are not wanted of a row, `is_wanted` (n_real, classes), nothing is known: NaN and False.
+    Rows and classes that are go through the engine in full blocks.
     """
     n_rows = len(rows.x)
-    found: dict[str, list[np.ndarray]] = {name: [] for name in _OF_NO_CELLS}
-    for index in range(n_classes):
-        y = np.zeros((n_rows, n_classes), np.float32)
-        y[:, index] = 1.0
-        given, address = rows._replace(y=y), derive_seed(seed, "class", index)
-        figures = engine.score(given, engine.sample(given, address), address, n_real=n_real)
-        for name, columns in found.items():
-            columns.append(figures[name])
-        advance(1)
-    figures = {name: np.stack(columns, axis=1) for name, columns in found.items()}
+    n_real = n_rows if n_real is None else n_real
+    if is_wanted is None:
+        is_wanted = np.full((n_real, n_classes), True)
+    found = {
+        "log_density_scaled": np.full((n_rows, n_classes), np.nan),
+        "mc_se": np.full((n_rows, n_classes), np.nan),
+        "reliable": np.full((n_rows, n_classes), False),
+        "n_gradients": np.zeros((n_rows, n_classes), np.int64),
+    }
+    of_class, of_row = np.nonzero(is_wanted.T)
+    for index, first in enumerate(range(0, len(of_row), n_rows)):
+        chosen, classes = of_row[first : first + n_rows], of_class[first : first + n_rows]
+        padded = np.resize(chosen, n_rows)
+        given = Rows(
+            rows.x[padded],
+            None if rows.observed is None else rows.observed[padded],
+            np.eye(n_classes, dtype=np.float32)[np.resize(classes, n_rows)],
+        )
+        address = derive_seed(seed, "class", index)
+        figures = engine.score(given, engine.sample(given, address), address, n_real=len(chosen))
+        for name, table in found.items():
+            table[chosen, classes] = figures[name][: len(chosen)]
     if rows.observed is not None:
         for name, value in _OF_NO_CELLS.items():
-            figures[name][~rows.observed.any(axis=1)] = value
-    return figures
+            found[name][~rows.observed.any(axis=1)] = value
+    return found

@@ -15,6 +15,7 @@ from bayesnde_cli.stages.scoring.job import Job
 
 if TYPE_CHECKING:
     from bayesnde_cli.inference.budget import EngineSettings
+    from bayesnde_cli.stages.scoring.first_look import FirstLook
 
 
 class Engine(Protocol):
@@ -29,10 +30,11 @@ class Engine(Protocol):
 
 
 class Opened(NamedTuple):
-    """An engine, and what it computes on: `cpu, 2 threads`."""
+    """An engine, and what it computes on: `cpu, 2 threads`; with a condition, how it takes a first look at classes."""
 
     engine: Engine
     device: str
+    first_look: "FirstLook | None" = None
 
 
 EngineFactory = Callable[[RunLayout, PosteriorConfig], Opened]
@@ -70,11 +72,13 @@ def open_engine(layout: RunLayout, config: PosteriorConfig, *, is_verbose: bool 
 
     device = load_tensorflow(verbose=is_verbose, device=config.device, threads=config.threads).device
     from bayesnde_cli.inference import engine
+    from bayesnde_cli.stages.scoring.first_look import ClassScreen
     from bayesnde_cli.stages.scoring.fitted_model import read_model
 
     assert config.seed is not None
     model = read_model(layout, derive_seed(config.seed, "posterior", "known latents"), config.blur)
-    return Opened(engine.Engine(model, engine_settings(config)), device)
+    first_look = ClassScreen(model) if model.n_classes else None
+    return Opened(engine.Engine(model, engine_settings(config)), device, first_look)
 
 
 def engine_settings(config: PosteriorConfig) -> "EngineSettings":

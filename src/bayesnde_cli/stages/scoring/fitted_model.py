@@ -32,6 +32,7 @@ def read_model(layout: RunLayout, seed: int, blur: float | None = None) -> Fitte
         encoder=encoder_of(stored.encoder, weights),
         n_classes=stored.decoder.n_classes,
         known_latents=_known_latents(layout, seed, stored.decoder.n_in),
+        n_columns=stored.decoder.n_out,
     )
 
 

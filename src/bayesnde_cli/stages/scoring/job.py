@@ -20,8 +20,9 @@ from bayesnde_cli.artifacts.upstream import refuse_stale, require, stale_inputs
 from bayesnde_cli.config import PosteriorConfig
 from bayesnde_cli.data.readers import Source, TextFormat, sources_of
 from bayesnde_cli.errors import BadArtifact, StageBusy
-from bayesnde_cli.stages.reading import describe_sources, text_format
+from bayesnde_cli.stages.reading import describe_sources, read_schema, text_format
 from bayesnde_cli.stages.scoring.sharing import POLL_SECONDS
+from bayesnde_cli.stages.scoring.sizes import settled
 
 # Of the stages before, the outputs that decide a row's draws and density.
 _READ = {"prepare": ("schema.json",), "refine": ("weights/model.npz", "latents.parquet")}
@@ -77,6 +78,7 @@ class Job:
     def plan(self, n_rows: int) -> Plan:
         """The blocks of the set, if it has so many rows."""
         settings = {name: value for name, value in self.config.identity().items() if name not in _IN_PLAN}
+        assert self.config.block_rows is not None
         return Plan(
             self.stage, self.set_name, self.run_id, n_rows=n_rows, block_rows=self.config.block_rows, seed=self.seed,
             inputs=self.hashes, settings=settings, packages=computing_versions(),
@@ -122,7 +124,9 @@ def make_job(layout: RunLayout, asked: Asked, config: PosteriorConfig) -> Job:
         inputs |= described
     return Job(
         layout=layout,
-        config=replace(config, seed=prepared.seed if config.seed is None else config.seed),
+        config=settled(
+            replace(config, seed=prepared.seed if config.seed is None else config.seed), read_schema(layout)
+        ),
         set_name=set_name,
         run_id=prepared.run_id,
         inputs=inputs,

@@ -1,0 +1,93 @@
+"""A first look at classes: right where the truth is known, and careful about what it drops."""
+
+import numpy as np
+import tensorflow as tf
+
+from bayesnde_cli.config import DensityConfig
+from bayesnde_cli.inference.block import Rows
+from bayesnde_cli.inference.engine import FittedModel
+from bayesnde_cli.model.encoder import Encoder, encoder_spec
+from bayesnde_cli.model.networks import initial_parameters
+from bayesnde_cli.stages.scoring.by_class import score_classes
+from bayesnde_cli.stages.scoring.engine import Opened
+from bayesnde_cli.stages.scoring.first_look import ClassScreen, FirstFigures, in_the_running
+from fake_engine import FakeEngine
+
+_LOADING = np.array([[1.0, 0.5, 0.0], [0.0, 0.7, 1.2]], np.float32)  # (d, p)
+_SHIFT = np.array([[0.0, 0.0, 0.0], [1.0, -1.0, 0.5], [40.0, 0.0, 0.0]], np.float32)  # (classes, p)
+_VARIANCE = 0.3
+
+
+def _linear(z: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    mean = tf.tensordot(z, tf.constant(_LOADING), 1) + tf.tensordot(y, tf.constant(_SHIFT), 1)
+    return mean, tf.fill(tf.shape(mean), _VARIANCE)
+
+
+def _model() -> FittedModel:
+    spec = encoder_spec(2, 3, 3)
+    return FittedModel(_linear, 2, Encoder(spec, initial_parameters(spec, 1, "encoder")), n_classes=3, n_columns=3)
+
+
+def _truth(x: np.ndarray) -> np.ndarray:
+    """log N(x; shift of the class, loading' loading + variance), (rows, classes)."""
+    covariance = _LOADING.T.astype(float) @ _LOADING + _VARIANCE * np.eye(3)
+    away = x[:, None, :] - _SHIFT
+    square = np.einsum("rci,ij,rcj->rc", away, np.linalg.inv(covariance), away)
+    return np.asarray(-0.5 * (square + np.linalg.slogdet(2.0 * np.pi * covariance)[1]))
+
+
+def test_a_first_look_is_right_for_a_linear_model_whatever_the_encoder_says() -> None:
+    x = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    first = ClassScreen(_model())(x, seed=3)
+    error = first.log_density - _truth(x)
+    assert np.abs(error).max() < 0.5
+    assert np.sqrt(np.mean((error / first.se) ** 2)) < 1.5
+    assert first.n_gradients % (3 * (1 + 2)) == 0  # classes, and a gradient and two slopes for each step
+    again = ClassScreen(_model())(x, seed=3)
+    assert all(np.array_equal(a, b) for a, b in zip(first[:2], again[:2], strict=True))
+    assert not np.array_equal(first.log_density, ClassScreen(_model())(x, seed=4).log_density)
+
+
+def test_a_class_is_dropped_only_far_below_the_best_its_prior_and_errors_counted() -> None:
+    log_density = np.array([[0.0, -19.0, -30.0], [0.0, -30.0, -30.0], [0.0, np.nan, -1000.0], [-500.0, 0.0, -3.0]])
+    se = np.array([[0.1, 0.1, 0.1], [0.1, 3.0, 0.1], [0.1, 0.1, np.nan], [0.1, 0.1, 0.1]])
+    even = np.full(3, 1.0 / 3.0)
+    assert in_the_running(FirstFigures(log_density, se, 1), even).tolist() == [
+        [True, True, False], [True, True, False], [True, True, True], [False, True, True],
+    ]  # fmt: skip
+    rare = np.array([0.5, 0.5 - 1e-12, 1e-12])  # nobody expects the third one
+    assert in_the_running(FirstFigures(log_density, se, 1), rare)[3].tolist() == [False, True, False]
+    assert in_the_running(FirstFigures(log_density, se, 1), np.array([0.0, 0.5, 0.5]))[1].tolist() == [
+        False, True, True,
+    ]  # fmt: skip
+
+
+def _scored(**options: bool) -> tuple[FakeEngine, np.ndarray, np.ndarray]:
+    """Two rows: of the first, the look leaves one class; of the second, two."""
+    first = FirstFigures(np.array([[0.0, -50.0, -60.0], [0.0, -1.0, -90.0]]), np.full((2, 3), 0.1), 7)
+    engine = FakeEngine(DensityConfig(chains=2, draws=4))
+    rows = Rows(np.ones((4, 2), np.float32), None, None)
+    opened = Opened(engine, "cpu", lambda x, seed: first)
+    found = score_classes(opened, rows, np.full(3, 1 / 3), 5, n_real=2, **options)
+    assert found.log_density.shape == found.mc_se.shape == found.reliable.shape == (2, 3)
+    return engine, found.log_density == first.log_density, found.n_gradients
+
+
+def test_classes_that_cannot_win_keep_their_first_estimate() -> None:
+    engine, is_first, n_gradients = _scored(is_quick=False)
+    assert is_first.tolist() == [[False, True, True], [False, False, True]]
+    assert engine.n_real == [3]
+    assert n_gradients[0] < n_gradients[1]
+
+
+def test_quickly_a_class_that_is_left_alone_is_not_scored() -> None:
+    engine, is_first, n_gradients = _scored(is_quick=True)
+    assert is_first.tolist() == [[True, True, True], [False, False, True]]
+    assert engine.n_real == [2]
+    assert n_gradients[0] == 7
+
+
+def test_thoroughly_every_class_is_scored() -> None:
+    engine, is_first, _ = _scored(is_quick=False, is_thorough=True)
+    assert not is_first.any()
+    assert engine.n_real == [4, 2]

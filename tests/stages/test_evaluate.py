@@ -17,6 +17,7 @@ import fake_engine
 import fake_model
 from bayesnde_cli.inference.verdicts import VERDICTS
 from bayesnde_cli.stages.evaluate import metrics
+from bayesnde_cli.stages.evaluate.outcome import _by_class
 from bayesnde_cli.stages.evaluate.rows import Scores, read_scores
 from bayesnde_cli.stages.scoring.job import Job
 from bayesnde_cli.training.diagnostics import DIAGNOSTICS

@@ -98,15 +98,17 @@ def batch_norm_shapes(name: str, width: int) -> dict[str, tuple[int, ...]]:
 def batch_norm(parameters: Parameters, name: str, x: tf.Tensor, statistics: Statistics | None) -> tf.Tensor:
     """gain (x - m) / sqrt(v + 1e-3) + bias, with mean m and variance v of each channel (Ioffe and Szegedy 2015).
 
-    They are those of the batch, and left in `statistics`, where a network learns; without `statistics` they are the
-    frozen ones of the parameters, so that what comes out of a row does not depend on the rows beside it.
+    They are those of the batch, and left in `statistics`, where a network learns (used twice, the mean of both);
+    without `statistics` they are the frozen ones of the parameters, so that what comes out of a row does not depend on
+    the rows beside it.
     """
     if statistics is None:
         mean, variance = (tf.stop_gradient(parameters[f"{name}/moving_{what}"]) for what in ("mean", "variance"))
     else:
         mean, variance = tf.nn.moments(x, axes=list(range(len(x.shape) - 1)))
         for what, value in (("mean", mean), ("variance", variance)):
-            statistics[f"{name}/moving_{what}"] = tf.stop_gradient(value)
+            key, value = f"{name}/moving_{what}", tf.stop_gradient(value)
+            statistics[key] = 0.5 * (statistics[key] + value) if key in statistics else value
     scale = parameters[f"{name}/gain"] * tf.math.rsqrt(variance + BATCH_NORM_EPSILON)  # (width,)
     return x * scale + (parameters[f"{name}/bias"] - mean * scale)
 

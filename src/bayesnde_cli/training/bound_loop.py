@@ -13,7 +13,6 @@ import tensorflow as tf
 from bayesnde_cli.model import random_numbers
 from bayesnde_cli.model.decoder import Decoder
 from bayesnde_cli.model.encoder import Encoder
-from bayesnde_cli.model.image_layers import Statistics
 from bayesnde_cli.model.likelihood import log_likelihood
 from bayesnde_cli.model.networks import NetworkSpec
 from bayesnde_cli.model.parameters import global_norm
@@ -24,7 +23,7 @@ from bayesnde_cli.training.bounds import (
     gaussian_kl,
     log_importance_weights,
 )
-from bayesnde_cli.training.joint_parameters import decoder_of, encoder_of, joined, with_statistics
+from bayesnde_cli.training.joint_parameters import decoder_of, encoder_of, joined, no_statistics, with_statistics
 from bayesnde_cli.training.optimizers import SCHEDULES, adam_step, averaged, clipped
 
 
@@ -86,7 +85,7 @@ def round_runner(decoder: NetworkSpec, encoder: NetworkSpec, settings: BoundSett
             noise = random_numbers.normal([batch, settings.n_draws, encoder.n_out], noise_seed)
             with tf.GradientTape() as tape:
                 tape.watch(parameters)
-                seen = _no_statistics()
+                seen = no_statistics()
                 learning = seen if settings.has_batch_statistics else {}
                 model = decoder_of(decoder, parameters, learning.get("decoder"))
                 proposer = encoder_of(encoder, parameters, learning.get("encoder"))
@@ -120,11 +119,6 @@ def round_runner(decoder: NetworkSpec, encoder: NetworkSpec, settings: BoundSett
         return state, losses | {"first_bad_step": bad_step}
 
     return run
-
-
-def _no_statistics() -> dict[str, Statistics]:
-    """Where the networks leave the statistics of a batch."""
-    return {"decoder": {}, "encoder": {}}
 
 
 def _evidence_terms(

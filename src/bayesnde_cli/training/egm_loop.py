@@ -19,9 +19,18 @@ from bayesnde_cli.model import discriminator, random_numbers
 from bayesnde_cli.model.decoder import Decoder
 from bayesnde_cli.model.discriminator import DiscriminatorSpec
 from bayesnde_cli.model.encoder import Encoder
+from bayesnde_cli.model.image_layers import Statistics
 from bayesnde_cli.model.networks import NetworkSpec
 from bayesnde_cli.model.parameters import Parameters, global_norm
-from bayesnde_cli.training.joint_parameters import decoder_of, encoder_of, initial_autoencoder, joined, part_of
+from bayesnde_cli.training.joint_parameters import (
+    decoder_of,
+    encoder_of,
+    initial_autoencoder,
+    joined,
+    no_statistics,
+    part_of,
+    with_statistics,
+)
 from bayesnde_cli.training.losses import (
     adversarial_loss,
     correlation_loss,
@@ -133,13 +142,17 @@ def round_runner(
     spaces = [space for space in ("x", "z") if f"adversarial_{space}" in weights]
     decay = 1.0 - 1.0 / max(1.0, settings.average_steps)
 
-    def batch_of(state: EgmState, x: tf.Tensor, y: tf.Tensor | None, seed: tf.Tensor) -> _Batch:
+    def batch_of(
+        state: EgmState, seen: dict[str, Statistics], x: tf.Tensor, y: tf.Tensor | None, seed: tf.Tensor
+    ) -> _Batch:
         parameters_x, parameters_z = (part_of(state.discriminators, f"discriminator_{space}") for space in "xz")
         return _Batch(
-            decoder_of(decoder, state.parameters),
-            encoder_of(encoder, state.parameters),
+            decoder_of(decoder, state.parameters, seen["decoder"]),
+            encoder_of(encoder, state.parameters, seen["encoder"]),
             lambda rows: discriminator.apply(discriminator_x, parameters_x, rows, y),
-            lambda latents: discriminator.apply(discriminator_z, parameters_z, latents, y),
+            lambda latents: discriminator.apply(
+                discriminator_z, parameters_z, latents, y if discriminator_z.n_classes else None
+            ),
             x, y, seed,
         )  # fmt: skip
 
@@ -154,7 +167,7 @@ def round_runner(
             return state, {}
         with tf.GradientTape() as tape:
             tape.watch(state.discriminators)
-            terms = _discriminator_terms(batch_of(state, *batch))
+            terms = _discriminator_terms(batch_of(state, no_statistics(), *batch))
             losses = {f"discriminator_{space}": terms[space]() for space in spaces}
             total = tf.add_n(list(losses.values()))
         gradients = _gradients(tape, total, state.discriminators)
@@ -162,13 +175,15 @@ def round_runner(
         return state._replace(discriminators=moved, discriminator_optimizer=optimizer), losses
 
     def autoencoder_step(state: EgmState, *batch: tf.Tensor) -> tuple[EgmState, dict[str, tf.Tensor]]:
+        seen = no_statistics()
         with tf.GradientTape() as tape:
             tape.watch(state.parameters)
-            terms = _terms(batch_of(state, *batch), settings.slicing_seed)
+            terms = _terms(batch_of(state, seen, *batch), settings.slicing_seed)
             losses = {name: terms[name]() for name in weights}
             total = tf.add_n([weight * losses[name] for name, weight in weights.items()])
         gradients = _gradients(tape, total, state.parameters)
         moved, optimizer = adam(gradients, state.optimizer, state.parameters)
+        moved = with_statistics(moved, state.parameters, joined(seen))
         average = averaged(state.average, moved, decay=decay) if decay else moved
         return state._replace(parameters=moved, optimizer=optimizer, average=average), losses | {"loss": total}
 

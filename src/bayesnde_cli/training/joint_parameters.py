@@ -45,6 +45,11 @@ def encoder_of(spec: NetworkSpec, parameters: Parameters, statistics: Statistics
     return Encoder(spec, part_of(parameters, "encoder"), statistics)
 
 
+def no_statistics() -> dict[str, Statistics]:
+    """Where decoder and encoder leave the statistics of a batch."""
+    return {"decoder": {}, "encoder": {}}
+
+
 def with_statistics(moved: Parameters, before: Parameters, seen: Parameters) -> dict[str, tf.Tensor]:
     """Parameters after a step, with the statistics of batches as they were before it, or nearer to those just seen."""
     statistics = {name: value for name, value in before.items() if is_statistic(name)}

@@ -16,6 +16,7 @@ from bayesnde_cli.config.stages import (
     TYPICAL_STEPS,
 )
 from bayesnde_cli.inference import hmc
+from bayesnde_cli.model import discriminator
 from bayesnde_cli.model.discriminator import DiscriminatorSpec
 from bayesnde_cli.model.networks import NetworkSpec, n_products
 from bayesnde_cli.model.parameters import Parameters
@@ -29,6 +30,8 @@ _LEAST_STEPS = 8
 # Operations of one compiled call, about: seconds on two cores, so that a signal does not wait for long.
 _ROUND_OPERATIONS = 2e11
 _EGM_ROUND_STEPS = 50
+# Passes of a batch through decoder and encoder in a step, about: two in their own, one in that of the critics.
+_EGM_PASSES = 3.0
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def phases_of(config: TrainingConfig, networks: Networks, rows: Rows) -> list[Ph
             has_columns = config.column_steps > 0 and networks.decoder.n_in == networks.decoder.n_out
             columns = [_columns(config, networks, pace, rows)] if has_columns else []
             return [*columns, _elbo(config, networks, pace)]
-        egm = [_egm(config, networks, rows)]
+        egm = [_egm(config, networks, pace, rows)]
         return egm if config.objective == "egm" else [*egm, _elbo(config, networks, pace)]
     assert isinstance(config, RefineConfig)
     if config.latent_update == "importance":
@@ -180,11 +183,13 @@ def _importance(config: RefineConfig, networks: Networks, pace: _Pace) -> Phase:
     return _bound_phase("importance", config, networks, pace, n_draws=config.draws)
 
 
-def _egm(config: WarmstartConfig, networks: Networks, rows: Rows) -> Phase:
+def _egm(config: WarmstartConfig, networks: Networks, pace: _Pace, rows: Rows) -> Phase:
     weights = egm_loop.EgmWeights(
         **{item.name: getattr(config, f"{item.name}_weight") for item in fields(egm_loop.EgmWeights)}
     )
-    n_rounds = math.ceil(config.egm_steps / _EGM_ROUND_STEPS)
+    is_slow = networks.decoder.image is not None  # its rounds are as long as those of the other phases
+    at_once = min(_EGM_ROUND_STEPS, max(1, int(pace.steps_per_round(_EGM_PASSES)))) if is_slow else _EGM_ROUND_STEPS
+    n_rounds = math.ceil(config.egm_steps / at_once)
     steps = math.ceil(config.egm_steps / n_rounds)
     batch = min(config.batch_rows, len(rows.x))
     settings = egm_loop.EgmSettings(
@@ -195,8 +200,11 @@ def _egm(config: WarmstartConfig, networks: Networks, rows: Rows) -> Phase:
         average_steps=config.average_epochs * len(rows.x) / batch,
         slicing_seed=_seed(config, "slicing"),
     )
-    of_x = DiscriminatorSpec(networks.decoder.n_out, rows.n_classes)
-    of_z = DiscriminatorSpec(networks.encoder.n_out, rows.n_classes)
+    if networks.decoder.image is not None:
+        of_x = discriminator.of_images(networks.decoder.image, rows.n_classes)
+        of_z = discriminator.of_latents_of_images(networks.encoder.n_out)
+    else:
+        of_x, of_z = (DiscriminatorSpec(spec.n_out, rows.n_classes) for spec in (networks.decoder, networks.encoder))
     seed = _seed(config, "discriminators")
 
     def start(parameters: Parameters) -> egm_loop.EgmState:

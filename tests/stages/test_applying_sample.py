@@ -27,8 +27,8 @@ def known(fitted: Path) -> FittedRun:
     return fitted_run(RunLayout(fitted), DensityConfig(block_rows=16))
 
 
-def _maker(known: FittedRun, chosen_class: int | None = None) -> RowMaker:
-    return RowMaker(known, LinearPrior(OF_FITTED, BLOCK_ROWS), chosen_class)
+def _maker(known: FittedRun, *chosen_classes: int) -> RowMaker:
+    return RowMaker(known, LinearPrior(OF_FITTED, BLOCK_ROWS), chosen_classes)
 
 
 def _table(maker: RowMaker, n_rows: int) -> pa.Table:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bayesnde_cli.config import IMAGES, LARGE_TABLE
 from bayesnde_cli.report.check import Cause, Level
 from bayesnde_cli.report.options import assignments, options
 from bayesnde_cli.report.report_data import ReportData, Subject, Training
@@ -61,7 +62,7 @@ def advise(trust: Trust, data: ReportData) -> list[Advice]:
         found.append(Advice(_PRECISION, _scoring(data, _MORE_DRAWS)))
     found += [Advice(text) for cause, text in _WORDS.items() if cause in causes]
     if trust.level is not Level.POOR:
-        found.append(_uses(subject))
+        found.append(_uses(data))
     return found
 
 
@@ -86,12 +87,13 @@ def _better_fit(data: ReportData, *, is_overfit: bool) -> Advice:
 
 def _smaller_model(data: ReportData) -> Advice:
     held_back = {"weight_decay": 0.3}
+    least = 4 if data.images else 16
     return Advice("A smaller model, held back a little, learns less by heart:",
-                  _training(data, {"width": max(16, _width(data) // 2), **held_back}, held_back))  # fmt: skip
+                  _training(data, {"width": max(least, _width(data) // 2), **held_back}, held_back))  # fmt: skip
 
 
 def _width(data: ReportData) -> int:
-    return int((data.settings.get("warmstart") or {}).get("width") or 256)
+    return int((data.settings.get("warmstart") or {}).get("width") or (IMAGES if data.images else LARGE_TABLE)["width"])
 
 
 def _was_gaining(training: Training) -> bool:
@@ -142,9 +144,16 @@ def _named(item: str, names: list[str]) -> list[str]:
     return pieces if set(pieces) & set(names) else [item]
 
 
-def _uses(subject: Subject) -> Advice:
-    run = subject.run_option
+def _uses(data: ReportData) -> Advice:
+    run = data.subject.run_option
     parts = [("density", "new.csv"), ("outliers", "--top 20"), ("sample", "1000")]
+    if data.images:
+        each = "10 --condition all" if data.subject.classes else "100"
+        parts = [
+            ("density", "new.npz"),
+            ("outliers", "--top 20"),
+            ("sample", f"{each} --order density --out sheet.png"),
+        ]
     commands = tuple(" ".join(filter(None, ["bayesnde", name, rest, run])) for name, rest in parts)
     return Advice("What these densities are good for: scoring new rows, finding odd ones, making more.", commands)
 

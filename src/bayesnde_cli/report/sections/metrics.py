@@ -84,9 +84,17 @@ def _mean_tiles(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     scaled = with_error(found.get("mean_log_density_scaled"), found.get("mean_log_density_scaled_se"))
     return [
         ("mean log-density", with_error(mean, found.get("mean_log_density_se")), text),
+        *_bits_tile(found),
         ("of which Monte Carlo", numeral(None) if mc_se is None else f"±{NO_BREAK}{numeral(2 * mc_se, 2)}", mc_text),
         ("in the model's space", scaled, "nats a row, after scaling"),
     ]
+
+
+def _bits_tile(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Of images: what is quoted of other models of images."""
+    bits = found.get("bits_per_dimension")
+    text = "less is better; an upper bound of the bits that each value of a pixel takes"
+    return [] if bits is None else [("bits per dimension", with_error(bits, found["bits_per_dimension_se"]), text)]
 
 
 def _comparison(found: Mapping[str, Any]) -> list[Markup]:
@@ -95,6 +103,7 @@ def _comparison(found: Mapping[str, Any]) -> list[Markup]:
     if not baselines or found.get("mean_log_density") is None:
         reason = (found.get("reasons") or {}).get("baselines")
         return [note(f"No other estimators beside it: {reason}.")] if reason else []
+    why_no_mixtures = (found.get("reasons") or {}).get("gaussian_mixture")
     means = {_OURS: (found["mean_log_density"], found.get("mean_log_density_se"))}
     means |= {name: (item["mean_log_density"], item.get("mean_log_density_se")) for name, item in baselines.items()}
     order = sorted(means, key=lambda name: -means[name][0])
@@ -110,6 +119,7 @@ def _comparison(found: Mapping[str, Any]) -> list[Markup]:
         grid(plot_box("Mean log-density, ± 2 standard errors", _dots(means, order))),
         note("Higher is better. What we gain is the mean difference row by row, with its own error: rows that are hard "
              "for every estimator do not count."),
+        *([note(f"No Gaussian mixtures: {why_no_mixtures}.")] if why_no_mixtures else []),
     ]  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from bayesnde_cli.stages.scoring.by_class import log_densities_by_class
 from bayesnde_cli.stages.scoring.engine import EngineFactory
 
 # From here on the accuracy takes long enough to say so.
-_MANY_CLASSES = 20
+_MANY_CLASSES, _MANY_COLUMNS = 20, 100
 
 
 def class_accuracy(
@@ -33,7 +33,7 @@ def class_accuracy(
     engine = factory(job.layout, config).engine
     found = []
     n_classes = len(class_names)
-    if n_classes > _MANY_CLASSES:
+    if n_classes > _MANY_CLASSES or cells.shape[1] > _MANY_COLUMNS:
         report.note(
             f"accuracy: {counted(len(cells), 'row')} under each of {n_classes:,} classes, which takes as long as "
             f"{n_classes:,} times `density` of them; evaluate.accuracy_rows says how many rows, and 0 leaves it out"

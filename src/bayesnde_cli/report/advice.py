@@ -148,12 +148,8 @@ def _uses(data: ReportData) -> Advice:
     run = data.subject.run_option
     parts = [("density", "new.csv"), ("outliers", "--top 20"), ("sample", "1000")]
     if data.images:
-        each = "10 --condition all" if data.subject.classes else "100"
-        parts = [
-            ("density", "new.npz"),
-            ("outliers", "--top 20"),
-            ("sample", f"{each} --order density --out sheet.png"),
-        ]
+        number = "10 --condition all" if data.subject.classes else "100"
+        parts = [("density", "new.npz"), ("outliers", "--top 20"), ("sample", f"{number} --out sheet.png")]
     commands = tuple(" ".join(filter(None, ["bayesnde", name, rest, run])) for name, rest in parts)
     return Advice("What these densities are good for: scoring new rows, finding odd ones, making more.", commands)
 

@@ -1,6 +1,6 @@
 """What a report shows of a run of images: some of the set beside some of the model's, and those at both ends."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -55,17 +55,18 @@ def image_sheets(layout: RunLayout, set_name: str, schema: Schema, view: ModelVi
     shown = _colours(schema, model_rows(layout, set_name, schema, position), white)
     pictures = {index: _picture(own, scores, index) for index, own in zip(position.tolist(), shown, strict=True)}
 
-    def rows(parts: Sequence[np.ndarray], n_columns: int, *, has_captions: bool) -> tuple[SheetRow, ...]:
-        kept = {index: item if has_captions else replace(item, caption="") for index, item in pictures.items()}
-        return _rows([[kept[index] for index in part.tolist()] for part in parts], names, n_columns)
+    captioned = {index: replace(item, caption=nats(scores.log_density[index], 1)) for index, item in pictures.items()}
+
+    def rows(parts: Sequence[np.ndarray], own: Mapping[int, Picture], n_columns: int) -> tuple[SheetRow, ...]:
+        return _rows([[own[index] for index in part.tolist()] for part in parts], names, n_columns)
 
     return ImageSheets(
         size=str(schema.image),
         white=white,
-        real=rows([part.some for part in chosen], _SOME, has_captions=False),
+        real=rows([part.some for part in chosen], pictures, _SOME),
         generated=_rows(_generated(schema, view, len(names), n_rows * _SOME, white), names, _SOME),
-        highest=rows([part.highest for part in chosen], _AT_AN_END, has_captions=True),
-        lowest=rows([part.lowest for part in chosen], _AT_AN_END, has_captions=True),
+        highest=rows([part.highest for part in chosen], captioned, _AT_AN_END),
+        lowest=rows([part.lowest for part in chosen], captioned, _AT_AN_END),
     )
 
 
@@ -90,8 +91,7 @@ def _choose(scores: _Scores, class_index: int, n_rows: int) -> _Chosen:
 
 
 def _picture(pixels: np.ndarray, scores: _Scores, index: int) -> Picture:
-    log_density = scores.log_density[index]
-    return Picture(pixels, f"row {scores.row_ids[index] + 1}, log-density {nats(log_density)}", nats(log_density, 1))
+    return Picture(pixels, f"row {scores.row_ids[index] + 1}, log-density {nats(scores.log_density[index])}")
 
 
 def _generated(schema: Schema, view: ModelView, n_classes: int, n_of_each: int, white: int) -> list[list[Picture]]:

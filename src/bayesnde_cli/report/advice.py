@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bayesnde_cli.config import IMAGES, LARGE_TABLE
 from bayesnde_cli.report.check import Cause, Level
 from bayesnde_cli.report.options import assignments, options
 from bayesnde_cli.report.report_data import ReportData, Subject, Training
@@ -93,7 +92,7 @@ def _smaller_model(data: ReportData) -> Advice:
 
 
 def _width(data: ReportData) -> int:
-    return int((data.settings.get("warmstart") or {}).get("width") or (IMAGES if data.images else LARGE_TABLE)["width"])
+    return int((data.settings.get("warmstart") or {}).get("width") or 256)
 
 
 def _was_gaining(training: Training) -> bool:

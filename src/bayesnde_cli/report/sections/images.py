@@ -21,10 +21,8 @@ def images(data: ReportData) -> Markup | None:
         for title, rows in (("Images of these rows", found.real), ("Images that the model makes", found.generated))
         if rows
     ]
-    text = (
-        "Both come as chance has it, and the model's as they are drawn, with its noise. An image of these rows tells "
-    )
-    text += f"its log-density where it is pointed at.{_classes(data, found)}"
+    text = "Both come as chance has it, and the model's as they are drawn, with its noise. An image of these rows "
+    text += f"tells its log-density where it is pointed at.{_classes(data, found)}"
     text += "" if found.white == 255 else f" White is {found.white}, the highest value of the training images."
     return section("images", "Real and generated images", wide_grid(*boxes), note(text), note(_LEFT_OUT))
 
@@ -38,8 +36,8 @@ def ends(data: ReportData) -> Markup | None:
         plot_box(title, sheet_svg(rows, title))
         for title, rows in (("Highest, from the left", found.highest), ("Lowest, from the left", found.lowest))
     ]
-    text = "Below each image is its log-density in nats, in the units of the file. It says how common such pixels are, not "
-    text += "how good an image looks: even and plain ones are often the densest."
+    text = "Below each image is its log-density in nats, in the units of the file. It says how common such pixels are, "
+    text += "not how good an image looks: even and plain ones are often the densest."
     return section("ends", "Images of highest and lowest density", wide_grid(*boxes), note(text))
 
 

@@ -12,7 +12,7 @@ from bayesnde_cli.report.png import data_uri, png_bytes
 _LEAST_SIDE = 80
 _GAP = 4
 # Units of the SVG: room for names on the left, and for a line below each image.
-_LETTER, _MOST_LETTERS, _CAPTION = 7.5, 16, 15
+_EDGE, _LETTER, _MOST_LETTERS, _CAPTION = 6, 7.5, 16, 15
 # Images that are dark all over: their highest value is white, or there would be nothing to see.
 _DARK = 64
 # Neither black nor white, so that images of either have an edge.
@@ -94,7 +94,8 @@ def _drawn(rows: Sequence[SheetRow]) -> tuple[float, float, list[Markup]]:
     """Width and height of the sheet, and all that is on it."""
     height, width, _ = _size(rows)
     line = height + _CAPTION * any(picture.caption for row in rows for picture in row.pictures)
-    margin = _LETTER * min(max(len(row.name) for row in rows), _MOST_LETTERS)
+    n_letters = min(max(len(row.name) for row in rows), _MOST_LETTERS)
+    margin = _EDGE + _LETTER * n_letters if n_letters else 0.0
     parts, edges = [], []
     for i, row in enumerate(rows):
         top = _along(i, line)

@@ -84,9 +84,9 @@ def _mean_tiles(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     scaled = with_error(found.get("mean_log_density_scaled"), found.get("mean_log_density_scaled_se"))
     return [
         ("mean log-density", with_error(mean, found.get("mean_log_density_se")), text),
-        *_bits_tile(found),
         ("of which Monte Carlo", numeral(None) if mc_se is None else f"±{NO_BREAK}{numeral(2 * mc_se, 2)}", mc_text),
         ("in the model's space", scaled, "nats a row, after scaling"),
+        *_bits_tile(found),
     ]
 
 

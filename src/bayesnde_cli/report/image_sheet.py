@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bayesnde_cli.report.markup import Markup, tag
-from bayesnde_cli.report.png import data_uri, png_bytes
+from bayesnde_cli.report.png import data_uri, enlarged, png_bytes
 
 # Pixels of an image's longer side, at least: each of its own is a block of them, so that no viewer blurs it.
 _LEAST_SIDE = 80
@@ -65,8 +65,7 @@ def sheet_png(rows: Sequence[SheetRow]) -> bytes:
     for i, row in enumerate(rows):
         for j, picture in enumerate(row.pictures):
             top, left = _along(i, height), _along(j, width)
-            enlarged = np.repeat(np.repeat(picture.pixels, factor, axis=0), factor, axis=1)
-            paper[top : top + height, left : left + width] = enlarged
+            paper[top : top + height, left : left + width] = enlarged(picture.pixels, factor)
     return png_bytes(paper)
 
 

@@ -97,6 +97,12 @@ def test_a_shorter_sample_is_the_beginning_of_a_longer_one(known: FittedRun) -> 
     assert blocks[0] != blocks[1]
 
 
+def test_chosen_classes_come_in_turn_over_all_blocks(known: FittedRun) -> None:
+    n_rows = 2 * BLOCK_ROWS  # no multiple of three
+    assert _table(_maker(known, 0, 0, 1), n_rows)["k"].to_pylist() == (["u", "u", "v"] * n_rows)[:n_rows]
+    assert _table(_maker(known, 1), 40).equals(_table(_maker(known, 1, 1), 40))
+
+
 def _scored(known: FittedRun, engine: object, n_rows: int) -> pa.Table:
     return pa.Table.from_batches(ScoredSample(_maker(known), engine, 16).batches(n_rows))  # type: ignore[arg-type]
 

@@ -120,11 +120,15 @@ def test_the_likeliest_class_is_found_by_the_engine(bayesnde: Callable, engines:
     assert engines[-1].n_real == [n_real for n_real in blocks for _ in "uv"]
 
 
-@pytest.mark.parametrize(("n_many", "is_told"), [(1, True), (20, False)])
-def test_what_many_classes_cost_is_told_before(
-    n_many: int, is_told: bool, bayesnde: Callable, engines: list, scored: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bayesnde_cli.stages.evaluate.accuracy._MANY_CLASSES", n_many)
+@pytest.mark.parametrize(
+    ("limit", "n_many", "is_told"),
+    [("_MANY_CLASSES", 1, True), ("_MANY_CLASSES", 20, False), ("_MANY_COLUMNS", 2, True)],
+)
+def test_what_many_classes_or_columns_cost_is_told_before(
+    limit: str, n_many: int, is_told: bool, bayesnde: Callable, engines: list, scored: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(f"bayesnde_cli.stages.evaluate.accuracy.{limit}", n_many)
     outcome = bayesnde("evaluate", "--run", scored, *FEW, "--accuracy-rows", "10")
     words = (
         "accuracy: 10 rows under each of 2 classes, which takes as long as 2 times `density` of them; "

@@ -1,5 +1,6 @@
 """The page: complete, safe, well-formed, and content with less."""
 
+import base64
 import re
 from dataclasses import replace
 from xml.etree import ElementTree
@@ -8,8 +9,10 @@ import numpy as np
 import pytest
 from report_samples import HOSTILE, column, full_data, scored_rows, with_metrics
 
+from bayesnde_cli.report.colours import scale_colours
 from bayesnde_cli.report.page import render
 from bayesnde_cli.report.report_data import ReportData, ScoredRows, Subject
+from png_pixels import decoded_png
 
 SECTIONS = ["verdict", "metrics", "training", "densities", "map", "marginals", "errors", "lowest", "provenance"]
 
@@ -112,6 +115,19 @@ def test_many_classes_are_cut_to_a_table_that_can_be_read() -> None:
     assert "By class, 20 of 50 classes" in text
     assert "found class 19" in text
     assert "found class 20" not in text
+
+
+def test_a_confusion_matrix_of_three_classes_is_a_picture_too_the_first_class_on_top() -> None:
+    matrix = {"classes": ["a", "b", "c"], "counts": [[4, 0, 0], [1, 2, 1], [0, 0, 0]], "n": 8}
+    text = render(with_metrics(confusion_matrix=matrix))
+    (plot,) = [plot for plot in _page(text).iter("svg") if (plot.findtext("title") or "").startswith("Share of each")]
+    (image,) = plot.iter("image")
+    cells = decoded_png(base64.b64decode(image.attrib["href"].partition(",")[2]))[50::100, 50::100]
+    wanted = scale_colours(np.array([[1.0, 0.0, 0.0], [0.25, 0.5, 0.25], [0.0, 0.0, 0.0]]))
+    assert np.array_equal(cells, wanted)
+    names = [(item.text, float(item.attrib["y"])) for item in plot.iter("text") if item.text in ("a", "b", "c")]
+    upwards = sorted(names[3:], key=lambda item: -item[1])
+    assert [name for name, _ in upwards] == ["c", "b", "a"]
 
 
 def test_figures_without_a_mean_say_why_there_is_none() -> None:

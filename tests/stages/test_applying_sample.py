@@ -27,8 +27,8 @@ def known(fitted: Path) -> FittedRun:
     return fitted_run(RunLayout(fitted), DensityConfig(block_rows=16))
 
 
-def _maker(known: FittedRun, chosen_class: int | None = None) -> RowMaker:
-    return RowMaker(known, LinearPrior(OF_FITTED, BLOCK_ROWS), chosen_class)
+def _maker(known: FittedRun, *chosen_classes: int) -> RowMaker:
+    return RowMaker(known, LinearPrior(OF_FITTED, BLOCK_ROWS), chosen_classes)
 
 
 def _table(maker: RowMaker, n_rows: int) -> pa.Table:
@@ -95,6 +95,12 @@ def test_a_shorter_sample_is_the_beginning_of_a_longer_one(known: FittedRun) -> 
         assert _table(_maker(known), n_rows).equals(long.slice(0, n_rows))
     blocks = [batch.to_pylist() for batch in _maker(known).batches(2 * BLOCK_ROWS)]
     assert blocks[0] != blocks[1]
+
+
+def test_chosen_classes_come_in_turn_over_all_blocks(known: FittedRun) -> None:
+    n_rows = 2 * BLOCK_ROWS  # no multiple of three
+    assert _table(_maker(known, 0, 0, 1), n_rows)["k"].to_pylist() == (["u", "u", "v"] * n_rows)[:n_rows]
+    assert _table(_maker(known, 1), 40).equals(_table(_maker(known, 1, 1), 40))
 
 
 def _scored(known: FittedRun, engine: object, n_rows: int) -> pa.Table:

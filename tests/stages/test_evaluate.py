@@ -66,7 +66,8 @@ def test_the_document_of_a_conditional_run_with_truth(bayesnde: Callable, scored
     found = _metrics(scored)
     assert list(found) == sorted(
         ["schema", "schema_version", "run_id", "blur", "rows", "mean_log_density", "mean_log_density_se",
-         "mean_log_density_mc_se", "mean_log_density_scaled", "mean_log_density_scaled_se", "classes",
+         "mean_log_density_mc_se", "mean_log_density_scaled", "mean_log_density_scaled_se",
+         "bits_per_dimension", "bits_per_dimension_se", "classes",
          "truth", "outliers", "accuracy", "accuracy_se", "confusion_matrix", "generation", "typicality",
          "baselines", "reasons"]
     )  # fmt: skip
@@ -92,7 +93,9 @@ def test_the_document_of_a_conditional_run_with_truth(bayesnde: Callable, scored
     # Every verdict that the engine knows is there to be asked for.
     assert found["rows"]["verdicts"] == dict.fromkeys(VERDICTS, 0) | Counter(table["verdict"].to_pylist())
     assert found["outliers"] is None
-    assert found["reasons"] == {"outliers": "the rows have no outlier label"}
+    assert found["reasons"] == {
+        "bits_per_dimension": "the rows are no images", "outliers": "the rows have no outlier label",
+    }  # fmt: skip
 
 
 def test_the_rows_are_on_record_by_their_cells(bayesnde: Callable, scored: Path) -> None:

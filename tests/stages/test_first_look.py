@@ -8,7 +8,7 @@ from bayesnde_cli.inference.block import Rows
 from bayesnde_cli.inference.engine import FittedModel
 from bayesnde_cli.model.encoder import Encoder, encoder_spec
 from bayesnde_cli.model.networks import initial_parameters
-from bayesnde_cli.stages.scoring.by_class import score_classes
+from bayesnde_cli.stages.scoring.by_class import ByClass, Effort, score_classes
 from bayesnde_cli.stages.scoring.engine import Opened
 from bayesnde_cli.stages.scoring.first_look import ClassScreen, FirstFigures, in_the_running
 from fake_engine import FakeEngine
@@ -49,8 +49,8 @@ def test_a_first_look_is_right_for_a_linear_model_whatever_the_encoder_says() ->
 
 
 def test_a_class_is_dropped_only_far_below_the_best_its_prior_and_errors_counted() -> None:
-    log_density = np.array([[0.0, -19.0, -30.0], [0.0, -30.0, -30.0], [0.0, np.nan, -1000.0], [-500.0, 0.0, -3.0]])
-    se = np.array([[0.1, 0.1, 0.1], [0.1, 3.0, 0.1], [0.1, 0.1, np.nan], [0.1, 0.1, 0.1]])
+    log_density = np.array([[0.0, -5.0, -7.0], [0.0, -21.0, -21.0], [0.0, np.nan, -1000.0], [-500.0, 0.0, -3.0]])
+    se = np.array([[0.1, 0.1, 0.1], [0.1, 0.6, 0.1], [0.1, 0.1, np.nan], [0.1, 0.1, 0.1]])
     even = np.full(3, 1.0 / 3.0)
     assert in_the_running(FirstFigures(log_density, se, 1), even).tolist() == [
         [True, True, False], [True, True, False], [True, True, True], [False, True, True],
@@ -62,32 +62,34 @@ def test_a_class_is_dropped_only_far_below_the_best_its_prior_and_errors_counted
     ]  # fmt: skip
 
 
-def _scored(**options: bool) -> tuple[FakeEngine, np.ndarray, np.ndarray]:
-    """Two rows: of the first, the look leaves one class; of the second, two."""
+def _scored(effort: Effort) -> tuple[FakeEngine, list, ByClass]:
+    """Two rows: of the first, the look leaves one class; of the second, two. And where its estimates are kept."""
     first = FirstFigures(np.array([[0.0, -50.0, -60.0], [0.0, -1.0, -90.0]]), np.full((2, 3), 0.1), 7)
     engine = FakeEngine(DensityConfig(chains=2, draws=4))
     rows = Rows(np.ones((4, 2), np.float32), None, None)
     opened = Opened(engine, "cpu", lambda x, seed: first)
-    found = score_classes(opened, rows, np.full(3, 1 / 3), 5, n_real=2, **options)
+    found = score_classes(opened, rows, np.full(3, 1 / 3), 5, n_real=2, effort=effort)
     assert found.log_density.shape == found.mc_se.shape == found.reliable.shape == (2, 3)
-    return engine, found.log_density == first.log_density, found.n_gradients
+    return engine, (found.log_density == first.log_density).tolist(), found
 
 
-def test_classes_that_cannot_win_keep_their_first_estimate() -> None:
-    engine, is_first, n_gradients = _scored(is_quick=False)
-    assert is_first.tolist() == [[False, True, True], [False, False, True]]
-    assert engine.n_real == [3]
-    assert n_gradients[0] < n_gradients[1]
-
-
-def test_quickly_a_class_that_is_left_alone_is_not_scored() -> None:
-    engine, is_first, n_gradients = _scored(is_quick=True)
-    assert is_first.tolist() == [[True, True, True], [False, False, True]]
+def test_usually_only_rivals_are_scored() -> None:
+    engine, is_first, found = _scored(Effort.USUAL)
+    assert is_first == [[True, True, True], [False, False, True]]
     assert engine.n_real == [2]
-    assert n_gradients[0] == 7
+    assert found.n_gradients[0] == 7 < found.n_gradients[1]
+    assert found.reliable[0].tolist() == [True, False, False]
+
+
+def test_quickly_the_first_look_decides_and_rivals_are_in_doubt() -> None:
+    engine, is_first, found = _scored(Effort.QUICK)
+    assert is_first == [[True, True, True], [True, True, True]]
+    assert engine.n_real == []
+    assert found.n_gradients.tolist() == [7, 7]
+    assert found.reliable.tolist() == [[True, False, False], [False, False, False]]
 
 
 def test_thoroughly_every_class_is_scored() -> None:
-    engine, is_first, _ = _scored(is_quick=False, is_thorough=True)
-    assert not is_first.any()
+    engine, is_first, _ = _scored(Effort.THOROUGH)
+    assert is_first == [[False] * 3] * 2
     assert engine.n_real == [4, 2]

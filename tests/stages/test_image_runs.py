@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,11 +15,19 @@ from scipy.stats import norm
 import fake_engine
 import fake_model
 import linear_model
+from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.data.image import ImageShape
 from bayesnde_cli.data.kinds import Kind
 from bayesnde_cli.data.scaling import ColumnMap, Logit, Noise, fit_none
 from bayesnde_cli.data.schema import Feature
+from bayesnde_cli.evaluation.scores import bits_figures
+from bayesnde_cli.report.image_sheet import SheetRow
+from bayesnde_cli.report.page import render
+from bayesnde_cli.report.report_data import ReportData, Subject
+from bayesnde_cli.stages.reading import read_schema
 from bayesnde_cli.stages.report.cells import edges_with_noise, scaled_places
+from bayesnde_cli.stages.report.image_view import image_sheets
+from bayesnde_cli.stages.report.model_view import ModelView
 from fake_engine import SMALL
 
 SHAPE = ImageShape(2, 2)
@@ -163,12 +173,108 @@ def test_evaluate_and_its_report_know_images(
 ) -> None:
     fake_model.install(monkeypatch, fake_model.NormalModel(n_columns=4))
     assert bayesnde("density", "--run", run, *SMALL).code == 0
-    options = ("--accuracy-rows", 0, "--no-baselines", "--generated-rows", 60, "--typicality-rows", 60)
+    options = ("--accuracy-rows", 0, "--generated-rows", 60, "--typicality-rows", 60)
     outcome = bayesnde("evaluate", "--run", run, *options)
     assert outcome.code == 0, outcome.err
+    assert "\nno Gaussian mixtures beside it: of 4 pixels they would take too long\n" in outcome.out
     metrics = json.loads((run / "evaluate/test/metrics.json").read_text())
     cells = np.stack(pq.read_table(run / "prepare/test.parquet")["image"].to_numpy()).astype("<f8")
     assert metrics["rows"]["sha256"] == hashlib.sha256(cells.tobytes()).hexdigest()
+    assert list(metrics["baselines"]) == ["gaussian", "kernel_density"]
     page = (run / "evaluate/test/report.html").read_text("utf-8")
+    assert "No Gaussian mixtures: of 4 pixels they would take too long." in page
     assert "images of 2 x 2, given k (2 classes)" in page
+    sections = re.findall('<section id="([a-z]+)"', page)
+    assert (sections.index("ends") - sections.index("images"), {"pairs", "marginals", "map"} & {*sections}) == (
+        1,
+        set(),
+    )
+    assert (
+        "Left out for images, as they look at single features, which here are pixels: histograms and pairs of" in page
+    )
     assert "Images of 2 x 2: `bayesnde outliers` has their pixels." in page
+
+
+def test_bits_per_dimension_are_the_mean_log_density_in_other_units(
+    bayesnde: Callable, engines: list, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_model.install(monkeypatch, fake_model.NormalModel(n_columns=4))
+    assert bayesnde("density", "--run", run, *SMALL).code == 0
+    options = ("--accuracy-rows", 0, "--no-baselines", "--generated-rows", 60, "--typicality-rows", 60)
+    outcome = bayesnde("evaluate", "--run", run, *options, "--require", "bits_per_dimension<=1000")
+    assert outcome.code == 0, outcome.err
+    metrics = json.loads((run / "evaluate/test/metrics.json").read_text())
+    log_density = pq.read_table(run / "density/test/density.parquet")["log_density"].to_numpy()
+    bits = -log_density / (4 * math.log(2))  # of each image
+    assert metrics["bits_per_dimension"] == pytest.approx(bits.mean())
+    assert metrics["bits_per_dimension_se"] == pytest.approx(bits.std(ddof=1) / math.sqrt(len(bits)))
+    figures = f"{bits.mean():.4f} ± {2 * metrics['bits_per_dimension_se']:.4f}"
+    assert f"\nbits per dimension: {figures} (less is better)\n" in outcome.out
+    page = (run / "evaluate/test/report.html").read_text("utf-8")
+    assert "bits per dimension</span>" in page
+
+
+def test_a_uniform_density_of_bytes_has_eight_bits_per_dimension() -> None:
+    mean = {"mean_log_density": -4 * math.log(256.0), "mean_log_density_se": 0.0}
+    assert bits_figures(mean, 4) == {"bits_per_dimension": pytest.approx(8.0), "bits_per_dimension_se": 0.0}
+    nothing = bits_figures({"mean_log_density": None, "mean_log_density_se": None}, 4)
+    assert nothing == {"bits_per_dimension": None, "bits_per_dimension_se": None}
+
+
+def _shown(rows: tuple[SheetRow, ...]) -> dict[str, np.ndarray]:
+    """The grey of the images of each row, (images, 4)."""
+    return {row.name: np.array([picture.pixels[..., 0].ravel() for picture in row.pictures]) for row in rows}
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_report_shows_images_of_each_class_and_those_at_both_ends(
+    is_new: bool, bayesnde: Callable, engines: list, run: Path, tmp_path: Path
+) -> None:
+    data = [tmp_path / "a.npz"] if is_new else []
+    assert bayesnde("density", *data, "--run", run, *SMALL).code == 0
+    layout = RunLayout(run)
+    set_name = next(name for name in layout.sets("density") if is_new == (name != "test"))
+    schema = read_schema(layout)
+    sheets = image_sheets(layout, set_name, schema, ModelView(Bright(), layout, schema, seed=0))
+    table = pq.read_table(layout.density_file(set_name)).sort_by("log_density").to_pylist()
+    for label in "01":
+        own = [row for row in table if str(row["k"]) == label]
+        ends = [IMAGES.reshape(-1, 4)[[row["row_id"] for row in part]] for part in (own[::-1][:5], own[:5])]
+        assert np.array_equal(_shown(sheets.highest)[label], ends[0])
+        assert np.array_equal(_shown(sheets.lowest)[label], ends[1])
+        some = {tuple(image) for image in _shown(sheets.real)[label].tolist()}
+        assert len(some) == 8
+        assert some <= {tuple(image) for image in IMAGES.reshape(-1, 4)[[row["row_id"] for row in own]].tolist()}
+        # the stand-in's images are as bright as their class
+        assert np.array_equal(_shown(sheets.generated)[label], np.full((8, 4), {"0": 128, "1": 225}[label]))
+    (first, *_), row = next(row.pictures for row in sheets.lowest if row.name == "1"), own[0]
+    assert first.hint == f"row {row['row_id'] + 1}, log-density {row['log_density']:,.3f}"
+    assert first.caption == f"{row['log_density']:,.1f}"
+    assert (sheets.size, sheets.white) == ("2 x 2", 255)
+
+
+class Bright(fake_model.NormalModel):
+    """Images without noise: the logit of every pixel is twice the position of the class."""
+
+    def simulate(self, n_rows: int, y: np.ndarray | None, seed: int) -> np.ndarray:
+        assert y is not None
+        return np.repeat(2.0 * y.argmax(axis=1)[:, None], 4, axis=1).astype(np.float32)
+
+
+def test_without_classes_the_images_are_in_rows_of_all(bayesnde: Callable, engines: list, tmp_path: Path) -> None:
+    np.save(tmp_path / "b.npy", IMAGES)
+    run = tmp_path / "plain"
+    assert bayesnde("prepare", tmp_path / "b.npy", "--run", run).code == 0
+    fake_engine.pretend_refined(run)
+    assert bayesnde("density", "--run", run, *SMALL).code == 0
+    layout, schema = RunLayout(run), read_schema(RunLayout(run))
+    view = ModelView(fake_model.NormalModel(n_columns=4), layout, schema, seed=0)
+    sheets = image_sheets(layout, "test", schema, view)
+    sizes = {name: [len(row.pictures) for row in getattr(sheets, name)] for name in ("real", "generated", "lowest")}
+    assert sizes == {"real": [8, 8, 8, 6], "generated": [8] * 5, "lowest": [5] * 5}  # of 30 test images
+    assert {row.name for row in sheets.real} == {""}
+    page = render(ReportData(Subject("t", "test", "1", n_train=300, n_rows=30, n_features=4), images=sheets))
+    assert "30 rows scored (test), images of 2 x 2, 300 training rows" in page
+    assert (
+        "<code>bayesnde density new.npz\nbayesnde outliers --top 20\nbayesnde sample 100 --out sheet.png</code>" in page
+    )

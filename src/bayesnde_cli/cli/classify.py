@@ -15,7 +15,7 @@ from bayesnde_cli.config import DensityConfig, nearest_hint
 from bayesnde_cli.errors import BadUsage
 
 if TYPE_CHECKING:
-    from bayesnde_cli.stages.applying.classify import Effort
+    from bayesnde_cli.stages.scoring.by_class import Effort
 
 
 @with_settings(DensityConfig, SETTINGS)
@@ -30,8 +30,8 @@ def classify(
         str,
         typer.Option(
             metavar="quick|usual|thorough",
-            help="usual: the classes that a first look leaves are scored as by `density`; quick: one that it leaves "
-            "alone is not; thorough: every class is, without a first look.",
+            help="quick: a first look decides; usual: if it leaves several classes, these are scored as by `density`; "
+            "thorough: every class is, without a first look.",
         ),
     ] = "usual",
     out: OutOption = Path("-"),
@@ -44,8 +44,8 @@ def classify(
 ) -> None:
     """The probability of every class for every row, p(y | x), from densities p(x | y).
 
-    For runs with a condition. A first look drops the classes that cannot win; each row is scored under the others, as
-    by `density`. The rows need not come with a class, and may have missing cells.
+    For runs with a condition. A first look drops the classes that cannot win; if several are left, the row is scored
+    under these, as by `density`. The rows need not come with a class, and may have missing cells.
 
     \b
     Example:
@@ -85,7 +85,7 @@ def classify(
 
 
 def _effort(text: str) -> "Effort":
-    from bayesnde_cli.stages.applying.classify import Effort
+    from bayesnde_cli.stages.scoring.by_class import Effort
 
     if text not in list(Effort):
         raise BadUsage(

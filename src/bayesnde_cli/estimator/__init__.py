@@ -196,7 +196,7 @@ class BayesNDE(DensityMixin, BaseEstimator):
             raise ValueError(f"a sample has one row at least, found n_samples={n_samples}")
         seed = None if random_state is None else _seed(random_state)
         run = fitted_run(RunLayout(self.run_), self._config(DensityConfig, seed=seed))
-        chosen = None if condition is None else run.class_index(class_word(condition))
+        chosen = () if condition is None else (run.class_index(class_word(condition)),)
         maker = RowMaker(run, applying.open_prior(run.layout, run.config, BLOCK_ROWS), chosen)
         table = pa.Table.from_batches(maker.batches(n_samples))
         rows = as_kind(table.select([feature.name for feature in run.schema.features]), self._frame_kind)

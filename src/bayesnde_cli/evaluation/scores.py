@@ -26,6 +26,20 @@ def log_density_figures(log_density: np.ndarray, log_density_scaled: np.ndarray,
     }
 
 
+def bits_figures(mean: Figures, n_dimensions: int) -> Figures:
+    """Bits per dimension, -mean / (n log 2), of the figures of a mean log-density, and the standard error over rows.
+
+    Of bytes with noise U(0, 1) it is, in expectation, no less than the bits a dimension that the bytes themselves take
+    under the same model: log P(x) = log E[p(x + noise)] >= E[log p(x + noise)] (Theis, van den Oord and Bethge 2016).
+    """
+    nats_of_a_bit = n_dimensions * math.log(2.0)
+    value, se = mean["mean_log_density"], mean["mean_log_density_se"]
+    return {
+        "bits_per_dimension": None if value is None else -value / nats_of_a_bit,
+        "bits_per_dimension_se": None if se is None else se / nats_of_a_bit,
+    }
+
+
 def gain_figures(log_density: np.ndarray, other: np.ndarray) -> Figures:
     """How much higher a log-density is than another one of the same rows, in the mean over rows where both are finite.
 

@@ -61,7 +61,7 @@ def advise(trust: Trust, data: ReportData) -> list[Advice]:
         found.append(Advice(_PRECISION, _scoring(data, _MORE_DRAWS)))
     found += [Advice(text) for cause, text in _WORDS.items() if cause in causes]
     if trust.level is not Level.POOR:
-        found.append(_uses(subject))
+        found.append(_uses(data))
     return found
 
 
@@ -86,8 +86,9 @@ def _better_fit(data: ReportData, *, is_overfit: bool) -> Advice:
 
 def _smaller_model(data: ReportData) -> Advice:
     held_back = {"weight_decay": 0.3}
+    least = 4 if data.images else 16
     return Advice("A smaller model, held back a little, learns less by heart:",
-                  _training(data, {"width": max(16, _width(data) // 2), **held_back}, held_back))  # fmt: skip
+                  _training(data, {"width": max(least, _width(data) // 2), **held_back}, held_back))  # fmt: skip
 
 
 def _width(data: ReportData) -> int:
@@ -142,9 +143,12 @@ def _named(item: str, names: list[str]) -> list[str]:
     return pieces if set(pieces) & set(names) else [item]
 
 
-def _uses(subject: Subject) -> Advice:
-    run = subject.run_option
+def _uses(data: ReportData) -> Advice:
+    run = data.subject.run_option
     parts = [("density", "new.csv"), ("outliers", "--top 20"), ("sample", "1000")]
+    if data.images:
+        number = "10 --condition all" if data.subject.classes else "100"
+        parts = [("density", "new.npz"), ("outliers", "--top 20"), ("sample", f"{number} --out sheet.png")]
     commands = tuple(" ".join(filter(None, ["bayesnde", name, rest, run])) for name, rest in parts)
     return Advice("What these densities are good for: scoring new rows, finding odd ones, making more.", commands)
 

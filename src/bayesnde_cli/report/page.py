@@ -6,6 +6,7 @@ from bayesnde_cli.report.markup import Markup, tag
 from bayesnde_cli.report.report_data import ReportData, Subject
 from bayesnde_cli.report.sections.densities import densities
 from bayesnde_cli.report.sections.errors import errors
+from bayesnde_cli.report.sections.images import ends, images
 from bayesnde_cli.report.sections.lowest import lowest
 from bayesnde_cli.report.sections.metrics import metrics
 from bayesnde_cli.report.sections.provenance import provenance
@@ -14,7 +15,7 @@ from bayesnde_cli.report.sections.training import training
 from bayesnde_cli.report.sections.verdict import verdict
 
 _SECTIONS = (
-    verdict, metrics, training, densities, density_map, pairs, marginals, errors, lowest, provenance,
+    verdict, metrics, training, densities, density_map, pairs, marginals, images, ends, errors, lowest, provenance,
 )  # fmt: skip
 
 
@@ -31,22 +32,24 @@ def render(data: ReportData) -> str:
         tag("style", Markup(_style())),
     )
     parts = [part for part in (make(data) for make in _SECTIONS) if part is not None]
-    body = tag("body", tag("main", _header(subject), *parts, _footer(subject)))
+    body = tag("body", tag("main", _header(data), *parts, _footer(subject)))
     return "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n"
 
 
-def _header(subject: Subject) -> Markup:
+def _header(data: ReportData) -> Markup:
     return tag(
         "header",
         tag("p", "bayesnde report", class_="kind"),
-        tag("h1", subject.title),
-        tag("p", _summary(subject), class_="note"),
+        tag("h1", data.subject.title),
+        tag("p", _summary(data), class_="note"),
     )
 
 
-def _summary(subject: Subject) -> str:
+def _summary(data: ReportData) -> str:
     """The size of the task in one line."""
-    parts = [f"{subject.n_rows:,} rows scored ({subject.set_name})", f"{subject.n_features:,} features"]
+    subject = data.subject
+    columns = f"images of {data.images.size}" if data.images else f"{subject.n_features:,} features"
+    parts = [f"{subject.n_rows:,} rows scored ({subject.set_name})", columns]
     if subject.n_train:
         parts.append(f"{subject.n_train:,} training rows")
     if subject.classes:

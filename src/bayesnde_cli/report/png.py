@@ -17,6 +17,11 @@ def png_bytes(pixels: np.ndarray) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + body
 
 
+def enlarged(pixels: np.ndarray, factor: int) -> np.ndarray:
+    """The picture with each pixel as a block of so many, so that no viewer blurs it."""
+    return np.repeat(np.repeat(pixels, factor, axis=0), factor, axis=1)
+
+
 def data_uri(pixels: np.ndarray) -> str:
     """The picture as a `data:` address."""
     return "data:image/png;base64," + base64.b64encode(png_bytes(pixels)).decode()

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from bayesnde_cli.report.image_sheet import SheetRow
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -92,6 +94,18 @@ class PairMap:
 
 
 @dataclass(frozen=True)
+class ImageSheets:
+    """Images to be looked at: a row of a sheet for each class, or several of all."""
+
+    size: str  # in words
+    white: int  # the value that is shown white
+    real: tuple[SheetRow, ...]  # some of the set
+    generated: tuple[SheetRow, ...]
+    highest: tuple[SheetRow, ...]  # of the set, by density
+    lowest: tuple[SheetRow, ...]
+
+
+@dataclass(frozen=True)
 class Limits:
     """What a row must meet to be reliable."""
 
@@ -130,6 +144,7 @@ class ReportData:
     seen_log_density: Mapping[str, np.ndarray] = field(default_factory=dict)
     columns: tuple[Column, ...] = ()  # those shown
     pair_maps: tuple[PairMap, ...] = ()
+    images: ImageSheets | None = None  # of a run of images, in place of columns
     doubtful: DoubtfulColumns = DoubtfulColumns()
     lowest: TextTable | None = None
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by stage

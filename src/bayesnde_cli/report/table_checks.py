@@ -13,7 +13,8 @@ def size(data: ReportData) -> Check | None:
     subject = data.subject
     if not subject.n_train or not subject.n_features:
         return None
-    wanted = max(_LEAST_TRAIN, _TRAIN_PER_FEATURE * subject.n_features)
+    # Networks of images have the same weights at every place: more pixels need no more images.
+    wanted = _LEAST_TRAIN if data.images else max(_LEAST_TRAIN, _TRAIN_PER_FEATURE * subject.n_features)
     smallest = min(subject.classes, key=lambda name: subject.classes[name], default=None)
     n_train = subject.n_train if smallest is None else subject.classes[smallest]
     classes = f" in {_counted(len(subject.classes), 'class', 'classes')} (fewest: {n_train:,} of {smallest})"

@@ -1,6 +1,6 @@
 """The figures of `evaluate`, ours beside those of other estimators."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,10 @@ from bayesnde_cli.report.marks import level_whiskers, points
 from bayesnde_cli.report.markup import NO_BREAK, Markup, tag
 from bayesnde_cli.report.numerals import nats, numeral, share, with_error
 from bayesnde_cli.report.report_data import ReportData
+from bayesnde_cli.report.sections.confusion import MOST_CLASSES, class_title, confusion
 from bayesnde_cli.report.tables import table
 
 _OURS = "bayesnde"
-# Classes in a table.
-_MOST_CLASSES = 20
 _OUTLIER_FIGURES = ("auroc", "average_precision", "precision_at_k")
 
 
@@ -32,7 +31,7 @@ def metrics(data: ReportData) -> Markup | None:
         *_comparison(found),
         *_outliers(found),
         *_classes(found),
-        *_confusion(found),
+        *confusion(found),
         *_own_rows(found),
     ]
     return section("metrics", "Figures", *parts)
@@ -86,7 +85,15 @@ def _mean_tiles(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("mean log-density", with_error(mean, found.get("mean_log_density_se")), text),
         ("of which Monte Carlo", numeral(None) if mc_se is None else f"±{NO_BREAK}{numeral(2 * mc_se, 2)}", mc_text),
         ("in the model's space", scaled, "nats a row, after scaling"),
+        *_bits_tile(found),
     ]
+
+
+def _bits_tile(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Of images: what is quoted of other models of images."""
+    bits = found.get("bits_per_dimension")
+    text = "less is better; an upper bound of the bits that each value of a pixel takes"
+    return [] if bits is None else [("bits per dimension", with_error(bits, found["bits_per_dimension_se"]), text)]
 
 
 def _comparison(found: Mapping[str, Any]) -> list[Markup]:
@@ -95,6 +102,7 @@ def _comparison(found: Mapping[str, Any]) -> list[Markup]:
     if not baselines or found.get("mean_log_density") is None:
         reason = (found.get("reasons") or {}).get("baselines")
         return [note(f"No other estimators beside it: {reason}.")] if reason else []
+    why_no_mixtures = (found.get("reasons") or {}).get("gaussian_mixture")
     means = {_OURS: (found["mean_log_density"], found.get("mean_log_density_se"))}
     means |= {name: (item["mean_log_density"], item.get("mean_log_density_se")) for name, item in baselines.items()}
     order = sorted(means, key=lambda name: -means[name][0])
@@ -110,6 +118,7 @@ def _comparison(found: Mapping[str, Any]) -> list[Markup]:
         grid(plot_box("Mean log-density, ± 2 standard errors", _dots(means, order))),
         note("Higher is better. What we gain is the mean difference row by row, with its own error: rows that are hard "
              "for every estimator do not count."),
+        *([note(f"No Gaussian mixtures: {why_no_mixtures}.")] if why_no_mixtures else []),
     ]  # fmt: skip
 
 
@@ -165,28 +174,13 @@ def _classes(found: Mapping[str, Any]) -> list[Markup]:
     classes = found.get("classes") or {}
     rows = [
         (name, f"{item.get('n', 0):,}", with_error(item.get("mean_log_density"), item.get("mean_log_density_se")))
-        for name, item in list(classes.items())[:_MOST_CLASSES]
+        for name, item in list(classes.items())[:MOST_CLASSES]
     ]
-    return [tag("h3", _title("By class", classes)), table(("class", "rows", "mean log-density"), rows)] if rows else []
-
-
-def _confusion(found: Mapping[str, Any]) -> list[Markup]:
-    """The class of highest density against the true one."""
-    matrix = found.get("confusion_matrix") or {}
-    if not matrix:
-        return []
-    names = matrix["classes"][:_MOST_CLASSES]
-    rows = [
-        (f"is {name}", *(f"{n:,}" for n in counts[:_MOST_CLASSES]))
-        for name, counts in zip(names, matrix["counts"][:_MOST_CLASSES], strict=True)
-    ]
-    title = _title("The class of highest density against the true one", matrix["classes"])
-    return [tag("h3", title), table(("", *(f"found {name}" for name in names)), rows)]
-
-
-def _title(text: str, classes: Collection[str]) -> str:
-    n = len(classes)
-    return text if n <= _MOST_CLASSES else f"{text}, {_MOST_CLASSES} of {n:,} classes"
+    return (
+        [tag("h3", class_title("By class", classes)), table(("class", "rows", "mean log-density"), rows)]
+        if rows
+        else []
+    )
 
 
 def _own_rows(found: Mapping[str, Any]) -> list[Markup]:

@@ -10,7 +10,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +27,13 @@ from bayesnde_cli.stages.applying.fitted_run import FittedRun
 from bayesnde_cli.stages.applying.rows_at import beside
 from bayesnde_cli.stages.reporting import Report, counted
 from bayesnde_cli.stages.scoring import rows as scoring_rows
-from bayesnde_cli.stages.scoring.by_class import score_classes
+from bayesnde_cli.stages.scoring.by_class import Effort, score_classes
 from bayesnde_cli.stages.scoring.engine import Opened
 from bayesnde_cli.stages.scoring.job import Job
 from bayesnde_cli.stages.scoring.rows import BlockRows, SetRows
 
 # A verdict on a class of a smaller probability is no verdict on the row.
 _NEGLIGIBLE = 1e-3
-
-
-class Effort(StrEnum):
-    """How much is spent on a row."""
-
-    QUICK = "quick"  # where the first look leaves one class, its estimate of the density is taken as well
-    USUAL = "usual"  # the classes that a first look leaves are scored as by `density`
-    THOROUGH = "thorough"  # every class is
 
 
 def require_classes(run: FittedRun) -> None:
@@ -119,10 +110,7 @@ class Classifier:
     def _batch(self, rows: BlockRows, block: int) -> pa.RecordBatch:
         n_rows, seed = len(rows.row_ids), derive_seed(self.run.seed, "classify", block)
         padded = rows.padded(self.run.block_rows)
-        found = score_classes(
-            self.opened, padded, self.prior, seed, n_real=n_rows,
-            is_quick=self.effort is Effort.QUICK, is_thorough=self.effort is Effort.THOROUGH,
-        )  # fmt: skip
+        found = score_classes(self.opened, padded, self.prior, seed, n_real=n_rows, effort=self.effort)
         p = probabilities(found.log_density, self.prior)
         best = np.argmax(p, axis=1)
         at_best = np.arange(n_rows), best

@@ -22,6 +22,8 @@ from bayesnde_cli.stages.scoring.sizes import settled
 
 # The outputs of `refine` that a fitted run is read from.
 _MODEL = ("weights/model.npz", "latents.parquet")
+# In place of a class.
+ALL_CLASSES = "all"
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,12 @@ class FittedRun:
                 hint=nearest_hint(name, self.classes, "use one of the classes"),
             )
         return self.classes.index(name)
+
+    def chosen_classes(self, name: str | None) -> tuple[int, ...]:
+        """The positions of the classes that `--condition` names, none without it; `all` unless a class is called so."""
+        if name == ALL_CLASSES and len(self.classes) > 1 and name not in self.classes:
+            return tuple(range(len(self.classes)))
+        return () if name is None else (self.class_index(name),)
 
     def drawn_classes(self, n: int, *address: str | int) -> np.ndarray:
         """Positions of n classes, at random, each as often as in training. (n,) int64."""

@@ -47,11 +47,11 @@ class MadeRows:
 
 @dataclass(frozen=True)
 class RowMaker:
-    """Rows of a fitted run: of one class, given by its position, or with classes as often as in training."""
+    """Rows of a fitted run: of classes in turn, given by their positions, or with classes as often as in training."""
 
     run: FittedRun
     prior: Prior  # in blocks of BLOCK_ROWS
-    chosen_class: int | None = None
+    chosen_classes: tuple[int, ...] = ()
 
     @property
     def columns(self) -> pa.Schema:
@@ -80,12 +80,15 @@ class RowMaker:
     def _block(self, block: int) -> MadeRows:
         index = None
         if self.run.classes:
-            drawn = self.run.drawn_classes(BLOCK_ROWS, "sample", block)
-            index = drawn if self.chosen_class is None else np.full(BLOCK_ROWS, self.chosen_class)
+            index = self._in_turn(block) if self.chosen_classes else self.run.drawn_classes(BLOCK_ROWS, "sample", block)
         y = None if index is None else self.run.one_hot(index)
         x = self.prior.rows(derive_seed(self.run.seed, "sample", block), y)  # (rows, p)
         columns = zip(self.run.schema.features, x.T, strict=True)
         return MadeRows([made_column(feature, u) for feature, u in columns], index)
+
+    def _in_turn(self, block: int) -> np.ndarray:
+        place = block * BLOCK_ROWS + np.arange(BLOCK_ROWS)
+        return np.array(self.chosen_classes)[place % len(self.chosen_classes)]
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def class_accuracy(
         for index, start in enumerate(range(0, len(cells), n_block)):
             own = cells[start : start + n_block]
             padded, address = _block(own, n_block), derive_seed(seed, index)
-            found.append(score_classes(opened, padded, prior, address, n_real=len(own), is_quick=True))
+            found.append(score_classes(opened, padded, prior, address, n_real=len(own)))
             advance(len(own))
     log_density, mc_se = (np.concatenate([getattr(part, name) for part in found]) for name in ("log_density", "mc_se"))
     assert rows.classes is not None

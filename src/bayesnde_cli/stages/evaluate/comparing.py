@@ -26,7 +26,7 @@ from bayesnde_cli.stages.evaluate.rows import TableRows
 from bayesnde_cli.stages.reporting import Report
 
 # The mixture once more where the columns have gone through their own distributions, as the model sees them.
-SCALED_MIXTURE = "gaussian_mixture_scaled"
+_MIXTURE, SCALED_MIXTURE = "gaussian_mixture", "gaussian_mixture_scaled"
 # Of roundtrip: steps of the trial that chooses a scaling, draws where validation rows are compared, and for a density.
 # The paper has 40,000 of a proposal that is not chosen; ours is, and 10,000 are quicker.
 _TRIAL_STEPS, _FEW_DRAWS, _DRAWS = 1000, 1000, 10_000
@@ -90,8 +90,9 @@ def plain_figures(schema: Schema, tables: Tables, log_density: np.ndarray, *, se
     """
     is_outlier = tables.evaluated.is_outlier
     spaces = tables.spaces(schema)
-    densities = {name: (name, spaces["file"]) for name in DENSITIES}
-    densities |= {SCALED_MIXTURE: ("gaussian_mixture", spaces["model"])}
+    densities = {name: (name, spaces["file"]) for name in DENSITIES} | {SCALED_MIXTURE: (_MIXTURE, spaces["model"])}
+    if why_no_mixtures(schema):
+        densities = {name: item for name, item in densities.items() if item[0] != _MIXTURE}
     figures = {}
     with report.progress("baselines", len(densities) + (is_outlier is not None) * len(DETECTORS), "fits") as advance:
         for name, (kind, parts) in densities.items():
@@ -125,3 +126,8 @@ def why_no_baselines(schema: Schema) -> str | None:
         if feature.kind is not Kind.CONTINUOUS and feature.map.noise is None:
             return f"column '{feature.name}' is {feature.kind} and without noise: it has no continuous density"
     return None
+
+
+def why_no_mixtures(schema: Schema) -> str | None:
+    """Why no Gaussian mixture is fitted, if none is: each step of EM has a covariance of all pixels a component."""
+    return None if schema.image is None else f"of {schema.image.n_pixels:,} pixels they would take too long"

@@ -12,12 +12,18 @@ import numpy as np
 from bayesnde_cli.data.schema import Schema
 from bayesnde_cli.evaluation.figures import Figures
 from bayesnde_cli.evaluation.outliers import outlier_figures, outlier_score
-from bayesnde_cli.evaluation.scores import log_density_figures
+from bayesnde_cli.evaluation.scores import bits_figures, log_density_figures
 from bayesnde_cli.evaluation.truth import truth_figures
 from bayesnde_cli.inference.verdicts import ERROR_ABOVE_TARGET, VERDICTS
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.stages.evaluate.accuracy import class_accuracy
-from bayesnde_cli.stages.evaluate.comparing import Tables, competitor_figures, plain_figures, why_no_baselines
+from bayesnde_cli.stages.evaluate.comparing import (
+    Tables,
+    competitor_figures,
+    plain_figures,
+    why_no_baselines,
+    why_no_mixtures,
+)
 from bayesnde_cli.stages.evaluate.job import EvaluateJob
 from bayesnde_cli.stages.evaluate.model import Model
 from bayesnde_cli.stages.evaluate.rows import Scores, TableRows, read_scores, set_rows, split_rows
@@ -43,6 +49,7 @@ def make_metrics(job: EvaluateJob, model: Model, factory: EngineFactory, report:
         "blur": job.density.blur,
         "rows": found.counts(),
         **found.mean_of_all(),
+        **found.bits_per_dimension(),
         "classes": found.by_class(),
         "truth": found.truth(),
         "outliers": found.outliers(),
@@ -97,6 +104,13 @@ class _Evaluation:
         if not self.rows.is_complete.any():
             self.reasons["mean_log_density"] = _ALL_GAPS
         return self.mean(np.ones(len(self.scores.row_id), bool))
+
+    def bits_per_dimension(self) -> Figures:
+        image = self.schema.image
+        if image is None or self.job.density.blur:
+            self.reasons["bits_per_dimension"] = "the rows are no images" if image is None else _BLURRED
+            return dict.fromkeys(("bits_per_dimension", "bits_per_dimension_se"))
+        return bits_figures(self.mean(np.ones(len(self.scores.row_id), bool)), image.n_pixels)
 
     def by_class(self) -> Figures | None:
         classes = self.rows.classes
@@ -160,6 +174,8 @@ class _Evaluation:
         log_density = np.full(kept.sum(), np.nan) if job.density.blur else self.scores.log_density[kept]
         figures: Figures = {}
         if job.config.baselines:
+            if reason := why_no_mixtures(schema):
+                self.reasons["gaussian_mixture"] = reason
             figures |= plain_figures(schema, tables, log_density, seed=seed, report=self.report)
         if names:
             figures |= competitor_figures(schema, tables, log_density, names, seed=seed, report=self.report)

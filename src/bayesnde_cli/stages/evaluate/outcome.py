@@ -43,6 +43,8 @@ def _sentences(metrics: Found) -> Iterator[str]:
         part += f", which may be too low for {counted(n_doubtful, 'row')} not reliable" if n_doubtful else ""
         yield f"mean log-density: {_with_error(metrics)} (units of the file, ± 2 standard errors, {part})"
         yield f"in the model's space: {_with_error(metrics, 'mean_log_density_scaled')}"
+        if metrics.get("bits_per_dimension") is not None:  # the first documents have none
+            yield f"bits per dimension: {_with_error(metrics, 'bits_per_dimension')} (less is better)"
         if n_incomplete := rows.get("n_incomplete"):  # the first documents did not count them
             yield f"left out of the mean: {counted(n_incomplete, 'row')} with missing cells"
     elif reason := metrics["reasons"].get("mean_log_density"):
@@ -61,6 +63,8 @@ def _sentences(metrics: Found) -> Iterator[str]:
         yield f"typicality: {typicality['verdict']}{_tests(typicality)}"
     if reason := metrics["reasons"].get("baselines"):
         yield f"no baselines: {reason}"
+    if reason := metrics["reasons"].get("gaussian_mixture"):
+        yield f"no Gaussian mixtures beside it: {reason}"
 
 
 def _table(metrics: Found) -> str:

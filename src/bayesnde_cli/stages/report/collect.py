@@ -21,6 +21,7 @@ from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA
 from bayesnde_cli.stages.reading import read_schema
 from bayesnde_cli.stages.report.chosen_settings import chosen_settings, fast_settings
 from bayesnde_cli.stages.report.doubtful_columns import doubtful_columns
+from bayesnde_cli.stages.report.image_view import image_sheets
 from bayesnde_cli.stages.report.model_view import ModelView
 from bayesnde_cli.stages.report.scored_rows import lowest_rows, read_scored
 from bayesnde_cli.stages.report.training_curves import read_training
@@ -35,7 +36,8 @@ def collect(layout: RunLayout, set_name: str, metrics: Mapping[str, Any], model:
     made = _manifests(layout, set_name)
     scored = read_scored(layout, set_name, schema)
     view = ModelView(model, layout, schema, seed=made["density"].seed)
-    columns = view.columns(scored.x_scaled)
+    are_images = schema.image is not None
+    columns = () if are_images else view.columns(scored.x_scaled)  # a pixel alone says nothing
     return ReportData(
         subject=_subject(layout, set_name, schema, made, view),
         metrics=metrics,
@@ -44,7 +46,8 @@ def collect(layout: RunLayout, set_name: str, metrics: Mapping[str, Any], model:
         limits=Limits(rhat=MOST_RHAT, ess=LEAST_ESS, mc_se=made["density"].config["target_se"]),
         seen_log_density=view.seen_log_density(),
         columns=columns,
-        pair_maps=view.pair_maps(columns),
+        pair_maps=view.pair_maps(columns) if columns else (),
+        images=image_sheets(layout, set_name, schema, view) if are_images else None,
         doubtful=doubtful_columns(schema, view.x_train),
         lowest=lowest_rows(layout, set_name, schema),
         settings={stage: manifest.config for stage, manifest in made.items()},
@@ -83,7 +86,7 @@ def _subject(
         "Data": listed(files) or "standard input",
         "Rows": f"{n_split['train']:,} training, {n_split['validation']:,} validation, {n_rows:,} scored ({set_name})",
         "Columns": _columns_in_words(schema),
-        "Model": f"{counted(view.latent_dim, 'latent')}{_layers_in_words(made.get('warmstart'))}",
+        "Model": f"{counted(view.latent_dim, 'latent')}{_layers_in_words(made.get('warmstart'), schema)}",
         "Time": ", ".join(
             f"{stage} {duration(seconds)}"
             for stage, manifest in made.items()
@@ -122,8 +125,11 @@ def _columns_in_words(schema: Schema) -> str:
     return f"{text}, given {schema.roles.condition} ({len(schema.classes)} classes)" if schema.roles.condition else text
 
 
-def _layers_in_words(warmstart: Manifest | None) -> str:
-    return f", {warmstart.config['depth']} layers of {warmstart.config['width']}" if warmstart else ""
+def _layers_in_words(warmstart: Manifest | None, schema: Schema) -> str:
+    if warmstart is None:
+        return ""
+    depth, width = warmstart.config["depth"], warmstart.config["width"]
+    return f", convolutions of {width} channels" if schema.image else f", {depth} layers of {width}"
 
 
 def _seconds(manifest: Manifest) -> float | None:

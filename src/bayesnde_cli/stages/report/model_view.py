@@ -89,6 +89,10 @@ class ModelView:
         found = scaled + np.concatenate([part.log_jacobian for part in parts])
         return dict(zip(self._splits, np.split(found, [len(parts[0].x)]), strict=True))
 
+    def generated_images(self, n_rows: int, y: np.ndarray | None) -> np.ndarray:
+        """So many rows of the model, of these classes, in its space. (rows, p) float32."""
+        return self._model.simulate(n_rows, y, derive_seed(self._seed, "images"))
+
     def _generated(self) -> np.ndarray:
         """Rows of the model, classes as often as in training. (rows, p) float32."""
         y = labels_like(self._splits["train"].y, _N_GENERATED)

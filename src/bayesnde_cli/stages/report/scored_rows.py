@@ -54,7 +54,7 @@ def read_scored(layout: RunLayout, set_name: str, schema: Schema) -> Scored:
         truth=figures.get(schema.roles.truth or ""),
         is_outlier=None if is_outlier is None else is_outlier == 1,
     )
-    return Scored(rows, _model_rows(layout, set_name, schema, chosen))
+    return Scored(rows, model_rows(layout, set_name, schema, chosen))
 
 
 def lowest_rows(layout: RunLayout, set_name: str, schema: Schema) -> TextTable:
@@ -89,7 +89,7 @@ def _user_cells(layout: RunLayout, set_name: str, schema: Schema, position: np.n
         names = [feature.name for feature in schema.features]
         table = _take(*_rows_place(layout, set_name), names, position)
         return np.array([table[name].to_pylist() for name in names], object).T.reshape(len(position), len(names))
-    values = file_cells(schema, _model_rows(layout, set_name, schema, position)).astype(object)
+    values = file_cells(schema, model_rows(layout, set_name, schema, position)).astype(object)
     for index, feature in enumerate(schema.features):
         if feature.kind is not Kind.CONTINUOUS:
             values[:, index] = [_discrete(value, feature.categories) for value in values[:, index]]
@@ -102,7 +102,7 @@ def _discrete(value: float, categories: Sequence[str]) -> Any:
     return categories[int(value)] if categories else int(value)
 
 
-def _model_rows(layout: RunLayout, set_name: str, schema: Schema, position: np.ndarray) -> np.ndarray:
+def model_rows(layout: RunLayout, set_name: str, schema: Schema, position: np.ndarray) -> np.ndarray:
     table = _take(*_rows_place(layout, set_name), ["x_scaled"], position)
     flat = table["x_scaled"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
     return flat.reshape(len(position), len(schema.features))

@@ -1,5 +1,6 @@
 """log p(x | y) of rows for every class y, and not only for the class that a row came with."""
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,6 +17,14 @@ _OF_NO_CELLS = {"log_density_scaled": 0.0, "mc_se": 0.0, "reliable": True}
 _FIGURES = tuple(_OF_NO_CELLS)
 
 
+class Effort(StrEnum):
+    """How much is spent on a row."""
+
+    QUICK = "quick"  # the first look decides
+    USUAL = "usual"  # where a first look leaves several classes, they are scored as by `density`
+    THOROUGH = "thorough"  # every class is, without a first look
+
+
 class ByClass(NamedTuple):
     """What is known of rows under every class, (rows, classes) each, and what it took."""
 
@@ -26,16 +35,16 @@ class ByClass(NamedTuple):
 
 
 def score_classes(
-    opened: Opened, rows: Rows, prior: np.ndarray, seed: int, *, n_real: int, is_quick: bool, is_thorough: bool = False
+    opened: Opened, rows: Rows, prior: np.ndarray, seed: int, *, n_real: int, effort: Effort = Effort.USUAL
 ) -> ByClass:
     """The first `n_real` rows of a block under every class, whatever classes they came with.
 
-    After a first look, only the classes that may be the likeliest, with their `prior` (classes,), are scored by the
-    engine; the others keep that look's estimates. If it leaves one class, that is scored, too, but not if `is_quick`.
-    `is_thorough`: without a first look; rows with missing cells have none either.
+    After a first look, the classes that may be the likeliest, with their `prior` (classes,), are scored by the engine,
+    if they are several; all else keeps that look's estimates. Rows with missing cells have no first look.
     """
     n_classes = len(prior)
-    look: FirstLook | None = None if is_thorough or rows.observed is not None else opened.first_look
+    is_looked = effort is not Effort.THOROUGH and rows.observed is None
+    look: FirstLook | None = opened.first_look if is_looked else None
     if look is None:
         found = log_densities_by_class(opened.engine, rows, n_classes, seed, n_real=n_real)
         log_density, mc_se, reliable = (found[name][:n_real] for name in _FIGURES)
@@ -44,13 +53,14 @@ def score_classes(
 
     first = look(rows.x[:n_real], derive_seed(seed, "first look"))
     is_in = in_the_running(first, prior)
-    is_wanted = is_in & (is_in.sum(axis=1, keepdims=True) > 1) if is_quick else is_in
+    is_open = is_in.sum(axis=1, keepdims=True) > 1
+    is_wanted = is_in & is_open if effort is Effort.USUAL else np.zeros_like(is_in)
     found = log_densities_by_class(opened.engine, rows, n_classes, seed, n_real=n_real, is_wanted=is_wanted)
     log_density, mc_se, reliable = (found[name][:n_real] for name in _FIGURES)
     return ByClass(
         np.where(is_wanted, log_density, first.log_density),
         np.where(is_wanted, mc_se, first.se),
-        np.where(is_wanted, reliable, is_in),  # one class alone: nothing is left to doubt
+        np.where(is_wanted, reliable, is_in & ~is_open),  # one class alone: nothing is left to doubt
         first.n_gradients + found["n_gradients"][:n_real].sum(axis=1),
     )
 

@@ -19,8 +19,9 @@ from bayesnde_cli.training.marginal import log_marginal_weights
 _N_DRAWS = 64
 _ROWS, _CELLS = 32, 25_000
 # A class is out of the running if it is this many nats, and this many standard errors, below the best one. Importance
-# sampling errs to the low side, and its error is not known where it misses a mode.
-_MARGIN, _ERRORS = 20.0, 4.0
+# sampling errs to the low side, and beyond this standard error its own error is not known: then it must be farther.
+_MARGIN, _ERRORS = 5.0, 4.0
+_POOR_SE, _POOR_MARGIN = 0.5, 20.0
 
 
 class FirstFigures(NamedTuple):
@@ -97,7 +98,8 @@ def in_the_running(first: FirstFigures, prior: np.ndarray) -> np.ndarray:
         joint = first.log_density + np.log(prior)
     is_known = np.isfinite(first.log_density) & np.isfinite(first.se)
     lower = np.where(is_known, joint - _ERRORS * first.se, -np.inf).max(axis=1, keepdims=True)
-    return (~is_known | (joint + _ERRORS * first.se + _MARGIN >= lower)) & (prior > 0)
+    margin = np.where(first.se > _POOR_SE, _POOR_MARGIN, _MARGIN)
+    return (~is_known | (joint + _ERRORS * first.se + margin >= lower)) & (prior > 0)
 
 
 def _estimates(log_weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

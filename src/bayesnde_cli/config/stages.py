@@ -427,7 +427,7 @@ class EvaluateConfig(StageConfig):
     )  # fmt: skip
     accuracy_rows: int = setting(
         256, "With a condition: rows at most that are scored under every class, for the accuracy of the likeliest one; "
-        "0: none. Each class costs as much as `density`.", minimum=0, panel="Figures",
+        "0: none. Classes that a first look leaves open cost as much as `density`.", minimum=0, panel="Figures",
     )  # fmt: skip
     generated_rows: int = setting(
         5000, "Rows simulated from the model for the generation diagnostics.", minimum=50, panel="Figures"

@@ -117,10 +117,19 @@ def test_an_empty_split_and_a_small_class_are_refused() -> None:
 def test_fewer_test_rows_are_a_part_of_the_same_ones_and_no_other_row_moves() -> None:
     row_ids = np.arange(1000)
     whole = splits.split_by_address(row_ids, SHARES, seed=3)
-    fewer, fewest = (splits.limit_test(whole, row_ids, most, seed=3) for most in (40, 10))
+    fewer, fewest = (splits.limited(whole, row_ids, splits.TEST, most, seed=3) for most in (40, 10))
     assert _sizes(fewer) == (*_sizes(whole)[:2], 40)
     assert np.all(fewer[whole != splits.TEST] == whole[whole != splits.TEST])
     assert np.all(fewer[fewest == splits.TEST] == splits.TEST)  # more of them begin with the fewer ones
     assert np.sum(fewer == splits.LEFT_OUT) == _sizes(whole)[2] - 40
-    np.testing.assert_array_equal(splits.limit_test(whole, row_ids, 1000, seed=3), whole)
-    assert np.any(splits.limit_test(whole, row_ids, 40, seed=4) != fewer)
+    np.testing.assert_array_equal(splits.limited(whole, row_ids, splits.TEST, 1000, seed=3), whole)
+    assert np.any(splits.limited(whole, row_ids, splits.TEST, 40, seed=4) != fewer)
+
+
+def test_the_first_rows_of_a_split_may_be_asked_for() -> None:
+    whole = splits.split_by_order(100, (0.8, 0.1, 0.1))
+    fewer = splits.limited(whole, np.arange(100), splits.TRAIN, 5, seed=3, is_in_order=True)
+    assert np.flatnonzero(fewer == splits.TRAIN).tolist() == [0, 1, 2, 3, 4]
+    assert np.all(fewer[80:] == whole[80:])
+    by_number = splits.limited(whole, np.arange(100), splits.TRAIN, 5, seed=3)
+    assert np.flatnonzero(by_number == splits.TRAIN).tolist() != [0, 1, 2, 3, 4]

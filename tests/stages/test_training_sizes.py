@@ -25,7 +25,7 @@ def test_what_was_set_stays() -> None:
 def test_images_have_the_paper_s_networks_and_latents_however_few_they_are() -> None:
     found = sized(WarmstartConfig(), 100, are_images=True)
     assert (found.width, found.latent_dim, found.weight_decay) == (32, 10, 0.0)
-    assert sized(RefineConfig(), 100, are_images=True).validation_rows == found.validation_rows == 256
+    assert sized(RefineConfig(), 100, are_images=True).validation_rows == found.validation_rows == 128
 
 
 @pytest.mark.parametrize("preset", ["paper-vehicle", "paper-odds", "paper-bank", "paper-gmm-low"])

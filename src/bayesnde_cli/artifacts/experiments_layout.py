@@ -27,6 +27,14 @@ class ArmLayout:
         return self.root / "scores.parquet"
 
     @property
+    def classes_dir(self) -> Path:
+        """What is known of test images under every class, block by block."""
+        return self.root / "classes"
+
+    def classes_file(self, block: int) -> Path:
+        return self.classes_dir / f"block-{block:05d}.npz"
+
+    @property
     def map_file(self) -> Path:
         """The log-density on a grid, if the experiment has two columns."""
         return self.root / "map.parquet"

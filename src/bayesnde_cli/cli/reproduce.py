@@ -38,6 +38,15 @@ def reproduce(
         int | None,
         typer.Option(metavar="N", min=1, help="Test rows at most. [default: see --list]", show_default=False),
     ] = None,
+    train_rows: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Training rows of our recipes at most: --set prepare.train_rows=N.",
+            show_default=False,
+        ),
+    ] = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(
@@ -68,6 +77,7 @@ def reproduce(
       bayesnde reproduce --list
       bayesnde reproduce involute
       bayesnde reproduce gmm --dim 15 --method nsf --method gaussian_mixture
+      bayesnde reproduce mnist --train-rows 20000 --test-rows 1000
       bayesnde reproduce bank --recipe all --method all --shard 3/8 --data-dir raw
       bayesnde reproduce --collect
     """
@@ -96,7 +106,7 @@ def reproduce(
         methods=tuple(method or ()),
         seeds=_seeds(seeds),
         test_rows=test_rows,
-        settings=tuple(assignments or ()),
+        settings=(*(assignments or ()), *([] if train_rows is None else [f"prepare.train_rows={train_rows}"])),
         data_dir=data_dir or Path(os.environ.get(_DATA_DIR) or "data"),
         is_download=download,
         shard=_shard(shard),

@@ -61,8 +61,12 @@ class PrepareConfig(StageConfig):
         "train-test-split: scikit-learn's, twice, with --split-seeds.",
         choices=("address", "tail", "order", "train-test-split"), panel="Rows",
     )  # fmt: skip
+    train_rows: int | None = setting(
+        None, "Training rows at most, as --test-rows. All if not given.", minimum=1, panel="Rows"
+    )
     test_rows: int | None = setting(
-        None, "Test rows at most, each by its own seeded number; what is too many is left out. All if not given.",
+        None, "Test rows at most, each by its own seeded number (the first with --split-method order); what is too "
+        "many is left out. All if not given.",
         minimum=1, panel="Rows",
     )  # fmt: skip
     split_seeds: tuple[int, ...] = setting(
@@ -123,6 +127,8 @@ class PrepareConfig(StageConfig):
 # columns are refined twice as long: on the involute that gained .002 nats and still took minutes.
 TYPICAL_STEPS, SMALL_REFINE_STEPS = 6000, 12000
 FEWEST_EPOCHS, MOST_EPOCHS, MOST_SMALL_REFINE_EPOCHS = 30, 400, 250
+# Images, whose steps take seconds, are refined for half an hour on two cores, however few epochs that is.
+IMAGE_REFINE_STEPS = 500
 
 # What is left to the rows. With few, large networks learn them by heart: on Vehicle (684 rows) validation rows gained
 # 0.7 to 1 nat. Images have the paper's networks, and looks at them are dear.
@@ -131,7 +137,7 @@ _TABLE: dict[str, Any] = {"validation_rows": 1024, "generated_rows": 5000}
 SMALL_TABLE: dict[str, Any] = {**_TABLE, "width": 128, "depth": 2, "weight_decay": 0.1}
 LARGE_TABLE: dict[str, Any] = {**_TABLE, "width": 256, "depth": 5, "weight_decay": 0.0}
 IMAGES: dict[str, Any] = {
-    "validation_rows": 256, "generated_rows": 1000, "width": 32, "depth": 3, "weight_decay": 0.0, "latent_dim": 10,
+    "validation_rows": 128, "generated_rows": 1000, "width": 32, "depth": 3, "weight_decay": 0.0, "latent_dim": 10,
 }  # fmt: skip
 
 
@@ -167,7 +173,7 @@ class TrainingConfig(StageConfig):
         None,
         f"Steps of the optimizer, in whole epochs, at most. By default {TYPICAL_STEPS:,} (refine, up to 10 columns: "
         f"{SMALL_REFINE_STEPS:,}), but at least {FEWEST_EPOCHS} and at most {MOST_EPOCHS} epochs (there: "
-        f"{MOST_SMALL_REFINE_EPOCHS}).",
+        f"{MOST_SMALL_REFINE_EPOCHS}); refine of images: {IMAGE_REFINE_STEPS}.",
         minimum=1, panel="Training",
     )  # fmt: skip
     learning_rate: float = setting(1e-3, "Learning rate of Adam.", minimum=0.0, panel="Training")

@@ -110,13 +110,19 @@ def split_by_words(words: Sequence[str | None], row_ids: np.ndarray, column: str
     return split
 
 
-def limit_test(split: np.ndarray, row_ids: np.ndarray, most: int, seed: int) -> np.ndarray:
-    """The same with `most` test rows at most, those of the smallest random bits; the others are left out. (rows,)"""
-    tested = np.flatnonzero(split == TEST)
-    bits = bits_at(derive_seed(seed, "prepare", "test rows"), row_ids[tested])
-    limited = split.copy()
-    limited[tested[np.argsort(bits, kind="stable")[most:]]] = LEFT_OUT
-    return limited
+def limited(
+    split: np.ndarray, row_ids: np.ndarray, code: int, most: int, seed: int, *, is_in_order: bool = False
+) -> np.ndarray:
+    """The same with `most` rows of one split at most: those of the smallest random bits, or the first; the others are
+    left out. (rows,)
+    """
+    own = np.flatnonzero(split == code)
+    if not is_in_order:
+        bits = bits_at(derive_seed(seed, "prepare", f"{SPLITS[code]} rows"), row_ids[own])
+        own = own[np.argsort(bits, kind="stable")]
+    result = split.copy()
+    result[own[most:]] = LEFT_OUT
+    return result
 
 
 def check_classes(split: np.ndarray, strata: np.ndarray, classes: Sequence[str], column: str) -> None:

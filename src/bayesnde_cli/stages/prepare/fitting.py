@@ -44,8 +44,10 @@ def assign_splits(
         split = splits.split_by_train_test_split(len(row_ids), config.split, config.split_seeds, strata)
     else:
         split = splits.split_by_address(row_ids, config.split, config.seed, strata)
-    if config.test_rows is not None:
-        split = splits.limit_test(split, row_ids, config.test_rows, config.seed)
+    for code, most in ((splits.TRAIN, config.train_rows), (splits.TEST, config.test_rows)):
+        if most is not None:
+            is_in_order = config.split_method == "order"
+            split = splits.limited(split, row_ids, code, most, config.seed, is_in_order=is_in_order)
     splits.check_splits(split)
     if roles.condition and strata is not None:
         splits.check_classes(split, strata, classes, roles.condition)

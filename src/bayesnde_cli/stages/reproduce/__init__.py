@@ -12,7 +12,7 @@ from bayesnde_cli.artifacts.shards import Shard, blocks_of
 from bayesnde_cli.config import nearest_hint
 from bayesnde_cli.errors import BadUsage, SettingsDiffer
 from bayesnde_cli.stages.reporting import Report, aligned, duration
-from bayesnde_cli.stages.reproduce.experiments import EXPERIMENTS, LOG_DENSITY, SECONDS, Experiment, typed
+from bayesnde_cli.stages.reproduce.experiments import ACCURACY, EXPERIMENTS, LOG_DENSITY, SECONDS, Experiment, typed
 from bayesnde_cli.stages.reproduce.result import Result, read_result, write_result
 
 ALL = "all"
@@ -114,6 +114,7 @@ def _run_arm(
     layout: ExperimentsLayout, experiment: Experiment, asked: Asked, method: str, seed: int, report: Report
 ) -> Result:
     from bayesnde_cli.stages.reproduce.competitor_arm import run_competitor
+    from bayesnde_cli.stages.reproduce.image_arm import run_images
     from bayesnde_cli.stages.reproduce.maps import simulator_of, write_own_map
     from bayesnde_cli.stages.reproduce.own_arm import forget_arm, run_own
     from bayesnde_cli.stages.reproduce.rows import data_files, unit_interval_shift
@@ -142,7 +143,10 @@ def _run_arm(
             whole = EXPERIMENTS[experiment.folder_name]
             _run_base(layout, whole, asked, recipe.base, report)
             base = layout.arm(whole.name, recipe.base, whole.seeds[0])
-        found = run_own(arm, files, own, report, base=base)
+        if experiment.figure == ACCURACY:
+            found = run_images(arm, files, own, report)
+        else:
+            found = run_own(arm, files, own, report, base=base)
         if simulator_of(experiment) is not None:
             write_own_map(arm, own.evaluate)
     else:

@@ -17,7 +17,7 @@ from bayesnde_cli.errors import BadArtifact, BadUsage
 from bayesnde_cli.evaluation.scores import gain_figures
 from bayesnde_cli.stages.reporting import counted
 from bayesnde_cli.stages.reproduce.drawing import draw_all
-from bayesnde_cli.stages.reproduce.experiments import DEFAULT, EXPERIMENTS, LOG_DENSITY, PRECISION
+from bayesnde_cli.stages.reproduce.experiments import ACCURACY, DEFAULT, EXPERIMENTS, LOG_DENSITY, PRECISION
 from bayesnde_cli.stages.reproduce.result import Result, read_result, result_from
 from bayesnde_cli.stages.reproduce.results_page import results_page
 from bayesnde_cli.stages.reproduce.scores import SCORES_SCHEMA, SCORES_VERSION
@@ -121,7 +121,7 @@ def _with_gain(layout: ExperimentsLayout, result: Result) -> Result:
     arm = layout.arm(result.experiment, result.method, result.seed)
     if result.figures.get(LOG_DENSITY) is None or result.experiment not in EXPERIMENTS:
         return result
-    if EXPERIMENTS[result.experiment].figure == PRECISION:  # ours is blurred there
+    if EXPERIMENTS[result.experiment].figure in (PRECISION, ACCURACY):  # ours is blurred there, or of no bridge
         return result
     ours = layout.arm(result.experiment, DEFAULT, EXPERIMENTS[result.experiment].seeds[0])
     if not ours.result_file.exists() or ours == arm:

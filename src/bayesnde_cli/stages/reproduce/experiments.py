@@ -15,6 +15,7 @@ SIMULATED_ROWS, SIMULATED_SEED = 20_000, 1024
 
 # Figures of a result.
 LOG_DENSITY, SPEARMAN, PRECISION, SECONDS = "mean_log_density", "spearman", "precision_at_k", "seconds"
+ACCURACY = "accuracy"
 
 FLOWS = ("made", "maf", "realnvp", "nsf", "cfm", "resflow")
 DENSITY_METHODS = ("gaussian", "gaussian_mixture", "kernel_density", *FLOWS, "roundtrip")
@@ -108,6 +109,18 @@ def _odds(name: str, summary: str, paper: tuple[float, ...]) -> Experiment:
     return Experiment(
         name, summary, preset, PRECISION, recipes, first=(OUTLIERS,), files=(f"odds/{name}.mat",),
         methods=OUTLIER_METHODS, seeds=(0, 3, 7), test_rows=None, paper=dict(zip(names, paper, strict=True)),
+    )  # fmt: skip
+
+
+def _mnist() -> Experiment:
+    names = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz",
+             "t10k-labels-idx1-ubyte.gz")  # fmt: skip
+    preset = "paper-mnist"
+    recipes = {DEFAULT: Recipe(), PAPER: Recipe((preset,))}
+    return Experiment(
+        "mnist", "MNIST, images of 28 x 28 given 10 classes: the share of test images whose class is found", preset,
+        ACCURACY, recipes, files=tuple(f"mnist/{name}" for name in names), methods=(), test_rows=1000,
+        paper={PAPER: 0.986},
     )  # fmt: skip
 
 
@@ -215,6 +228,7 @@ def _all() -> list[Experiment]:
               (0.533, 0.556, 0.178, 0.200, 0.511, 0.244, 0.311, 0.556)),
         _odds("pendigits", "ODDS Pendigits, 16 columns, 2 % outliers",
               (0.154, 0.128, 0.0, 0.0, 0.0, 0.0, 0.0, 0.180)),
+        _mnist(),
         _ablation_2d(),
         _ablation_15d(),
         _budget_sweep(),

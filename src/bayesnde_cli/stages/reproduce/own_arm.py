@@ -27,7 +27,7 @@ from bayesnde_cli.stages.scoring import Asked, open_engine, run_density
 from bayesnde_cli.stages.scoring.density_table import DENSITY_SCHEMA, DENSITY_VERSION
 from bayesnde_cli.stages.training import run_refine, run_warmstart
 
-_FITTING, _SCORING = ("prepare", "warmstart", "refine"), ("density",)
+FITTING = ("prepare", "warmstart", "refine")
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,13 @@ def run_own(
     if base is not None:
         _copy_model(base.run, run)
     else:
-        prepare_rows(run, files, settings.prepare, report)
-        report.note(str(run_warmstart(run, settings.warmstart, report, is_restart=False, is_verbose=False)))
-        report.note(str(run_refine(run, settings.refine, report, is_restart=False, is_verbose=False)))
+        fit_model(run, files, settings, report)
     report.note(str(run_density(run, Asked(), settings.density, report, factory=open_engine)))
     metrics = run_evaluate(run, Asked(), settings.evaluate, report).metrics
     schema = read_schema(run)
     tables = read_tables(run, schema)
     rows = tables.evaluated
-    stages = {stage: manifests.read(run.manifest_file(stage)) for stage in _FITTING}
+    stages = {stage: manifests.read(run.manifest_file(stage)) for stage in FITTING}
     scored = manifests.read(run.manifest_file("density", TEST_SET))
     return Outcome(
         figures=own_figures(run, metrics, rows.truth, rows.is_outlier, None if base is None else base.run),
@@ -68,20 +66,27 @@ def run_own(
             **{stage: stages[stage].result["chosen"] for stage in ("warmstart", "refine")},
         },
         rows_sha256=rows_sha256(schema, tables),
-        seconds_fit=sum(_seconds(stages[stage]) for stage in _FITTING),
-        seconds_score=_seconds(scored),
+        seconds_fit=sum(seconds_of(stages[stage]) for stage in FITTING),
+        seconds_score=seconds_of(scored),
         device=scored.device if "none" not in scored.device else stages["refine"].device,
     )
+
+
+def fit_model(run: RunLayout, files: Sequence[Path], settings: FitSettings, report: Report) -> None:
+    """The stages up to `refine`, those that are not done."""
+    prepare_rows(run, files, settings.prepare, report)
+    report.note(str(run_warmstart(run, settings.warmstart, report, is_restart=False, is_verbose=False)))
+    report.note(str(run_refine(run, settings.refine, report, is_restart=False, is_verbose=False)))
 
 
 def forget_arm(arm: ArmLayout) -> None:
     """Remove what an arm has made. Its result goes first: what is left of a half removed arm is no answer."""
     with cannot_write(arm.root):
-        for file in (arm.result_file, arm.map_file, arm.scores_file):
+        for file in (arm.result_file, arm.map_file, arm.scores_file, *arm.classes_dir.glob("*")):
             file.unlink(missing_ok=True)
     for stage in ("evaluate", "density", "posterior"):
         discard(arm.run, stage, TEST_SET)
-    for stage in reversed(_FITTING):
+    for stage in reversed(FITTING):
         discard(arm.run, stage)
 
 
@@ -132,7 +137,7 @@ def density_figures(log_density: np.ndarray, truth: np.ndarray | None, is_outlie
 def _copy_model(base: RunLayout, run: RunLayout) -> None:
     """The fitted model of another arm, stage by stage; a copy of the same one is kept."""
     sweep(run.root)
-    for stage in _FITTING:
+    for stage in FITTING:
         copied, original = run.manifest_file(stage), base.manifest_file(stage)
         if copied.exists() and copied.read_bytes() == original.read_bytes():
             continue
@@ -145,6 +150,6 @@ def _copy_model(base: RunLayout, run: RunLayout) -> None:
             draft.rename(folder)
 
 
-def _seconds(manifest: manifests.Manifest) -> float:
+def seconds_of(manifest: manifests.Manifest) -> float:
     """How long a stage took, by the clock; of one that was interrupted, its last part."""
     return (datetime.fromisoformat(manifest.ended) - datetime.fromisoformat(manifest.started)).total_seconds()

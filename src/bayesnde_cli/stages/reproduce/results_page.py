@@ -9,6 +9,7 @@ from statistics import fmean, stdev
 
 from bayesnde_cli.stages.reporting import counted, duration
 from bayesnde_cli.stages.reproduce.experiments import (
+    ACCURACY,
     DEFAULT,
     EXPERIMENTS,
     LOG_DENSITY,
@@ -21,7 +22,14 @@ from bayesnde_cli.stages.reproduce.experiments import (
 from bayesnde_cli.stages.reproduce.method_names import method_name
 from bayesnde_cli.stages.reproduce.result import Result
 
-_FIGURE_NAMES = {LOG_DENSITY: "mean log-density", SPEARMAN: "Spearman", PRECISION: "precision at k"}
+_FIGURE_NAMES = {
+    LOG_DENSITY: "mean log-density", SPEARMAN: "Spearman", PRECISION: "precision at k", ACCURACY: "accuracy"
+}  # fmt: skip
+# What stands beside the figure of an experiment.
+_BESIDE = {
+    SPEARMAN: {"mean log-density": LOG_DENSITY}, PRECISION: {"AUROC": "auroc"},
+    ACCURACY: {"bits per dimension": "bits_per_dimension", "gradients an image": "n_gradients"},
+}  # fmt: skip
 
 
 def results_page(results: Sequence[Result], folder: Path) -> str:
@@ -64,19 +72,17 @@ def _figures(experiment: Experiment, results: Sequence[Result]) -> list[str]:
     groups = _by_method(results)
     own = [name for name in experiment.recipes if name in groups]
     others = sorted((name for name in groups if name not in own), key=lambda name: -_mean(groups[name], figure))
-    has_gain = figure != PRECISION and DEFAULT in groups
+    has_gain = figure in (SPEARMAN, LOG_DENSITY) and DEFAULT in groups
+    beside = _BESIDE.get(figure, {})
     header = ["method", _FIGURE_NAMES[figure], "in the paper"]
-    header += ["mean log-density"] if figure == SPEARMAN else ["AUROC"] if figure == PRECISION else []
+    header += list(beside)
     header += ["ours above it by"] if has_gain else []
     header += ["test rows", "seeds", "time", "command"]
     rows = []
     for name in (*own, *others):
         group = groups[name]
         cells = [_name(experiment, name), _figure(group, figure), _number(experiment.paper.get(name))]
-        if figure == SPEARMAN:
-            cells.append(_figure(group, LOG_DENSITY))
-        if figure == PRECISION:
-            cells.append(_figure(group, "auroc"))
+        cells += [_figure(group, name) for name in beside.values()]
         if has_gain:
             cells.append(_gain(group))
         rows.append([*cells, *_origin(experiment, group)])

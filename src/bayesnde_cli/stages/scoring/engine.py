@@ -41,6 +41,19 @@ EngineFactory = Callable[[RunLayout, PosteriorConfig], Opened]
 
 
 @dataclass
+class LazyOpened:
+    """An engine that is opened when it is first needed."""
+
+    layout: RunLayout
+    config: PosteriorConfig
+    factory: EngineFactory
+
+    @cached_property
+    def opened(self) -> Opened:
+        return self.factory(self.layout, self.config)
+
+
+@dataclass
 class LazyEngine:
     """An engine that is opened when the first block needs it: combining blocks does without TensorFlow.
 

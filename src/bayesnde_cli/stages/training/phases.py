@@ -10,6 +10,7 @@ import tensorflow as tf
 from bayesnde_cli.config import RefineConfig, TrainingConfig, WarmstartConfig
 from bayesnde_cli.config.stages import (
     FEWEST_EPOCHS,
+    IMAGE_REFINE_STEPS,
     MOST_EPOCHS,
     MOST_SMALL_REFINE_EPOCHS,
     SMALL_REFINE_STEPS,
@@ -111,6 +112,8 @@ class _Pace:
         """Whole epochs that make as many steps as the config asks for, or the usual number."""
         if config.steps:
             return math.ceil(config.steps / self.steps_per_epoch)
+        if isinstance(config, RefineConfig) and networks.decoder.image is not None:
+            return math.ceil(IMAGE_REFINE_STEPS / self.steps_per_epoch)
         is_small_refine = isinstance(config, RefineConfig) and networks.decoder.kind == "mlp"
         steps, most = (
             (SMALL_REFINE_STEPS, MOST_SMALL_REFINE_EPOCHS) if is_small_refine else (TYPICAL_STEPS, MOST_EPOCHS)

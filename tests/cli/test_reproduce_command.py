@@ -10,7 +10,7 @@ from bayesnde_cli.stages import reproduce
 
 NAMES = [
     "involute", "gmm-2", "gmm-5", "gmm-10", "gmm-15", "gmm-20", "gmm-25", "bank", "parktele", "pendigits10", "vehicle",
-    "eegeye", "shuttle", "cardio", "pendigits", "ablation-2d", "ablation-15d", "budget-sweep", "timing",
+    "eegeye", "shuttle", "cardio", "pendigits", "mnist", "ablation-2d", "ablation-15d", "budget-sweep", "timing",
 ]  # fmt: skip
 METHODS = "gaussian, gaussian_mixture, kernel_density, made, maf, realnvp, nsf, cfm, resflow, roundtrip"
 SHARD_HINT = "hint: write `--shard 3/8` for the third of eight shards, or `--shard auto` in a SLURM array"

@@ -209,7 +209,7 @@ def test_the_regime_changes_after_ten_columns() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kind": "conv"}, "expected a kind among mlp, residual, got 'conv'"),
+        ({"kind": "conv"}, "expected a kind among mlp, residual, to_image, from_image, got 'conv'"),
         ({"activation": "cosine"}, "expected an activation among leaky_relu, elu, silu, tanh, got 'cosine'"),
         ({"width": 0}, "expected sizes of at least 1, got NetworkSpec"),
     ],

@@ -35,7 +35,10 @@ def test_networks_come_back_as_they_were() -> None:
 CHANGES: list[tuple[Callable[[dict, dict], Any], str]] = [
     (lambda arrays, facts: facts.pop("decoder"), "decoder is None: 'NoneType' object is not"),
     (lambda arrays, facts: facts["decoder"].pop("heads"), "decoder is {"),
-    (lambda arrays, facts: facts["decoder"].update(kind="wide"), "expected a kind among mlp, residual, got 'wide'"),
+    (
+        lambda arrays, facts: facts["decoder"].update(kind="wide"),
+        "expected a kind among mlp, residual, to_image, from_image, got 'wide'",
+    ),
     (lambda arrays, facts: facts["decoder"].update(depth=10**9), "'depth': 1000000000"),
     (lambda arrays, facts: facts["encoder"].update(width=4.5), "'width': 4.5"),
     (

@@ -1,5 +1,6 @@
 """The networks that a training stage has left: what they look like, and their weights."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,10 +39,8 @@ def read_networks(layout: RunLayout, stage: str) -> StoredNetworks:
 
 def _spec(path: Path, network: str, stored: Any, *, n_arrays: int) -> NetworkSpec:
     try:
-        image = stored.get("image")  # older networks have none
-        spec = NetworkSpec(
-            **{**stored, "heads": tuple(stored["heads"]), "image": None if image is None else tuple(image)}
-        )
+        spec = NetworkSpec(**{**stored, "heads": tuple(stored["heads"])})
+        spec = spec if spec.image is None else replace(spec, image=tuple(spec.image))  # type: ignore[arg-type]
         sizes = (spec.n_in, spec.n_out, spec.n_classes, spec.width, spec.depth, *(spec.image or ()))
         # A layer has two arrays at least: whoever says more layers than that would have us count them.
         is_sound = all(is_count(size) for size in sizes) and spec.depth <= n_arrays

@@ -116,8 +116,8 @@ def test_the_likeliest_class_is_found_by_the_engine(bayesnde: Callable, engines:
     assert matrix["counts"] == [[n_first, 0], [test.num_rows - n_first, 0]]
     assert engines[-1].config.escalations == 0
     assert engines[-1].config.block_rows == 8  # the settings of `density`
-    n_last = 2 * (test.num_rows % 8)  # rows and classes go together
-    assert engines[-1].n_real == [8] * (2 * (test.num_rows // 8) + n_last // 8) + [n_last % 8]
+    n_last = 2 * (test.num_rows % 32)  # rows are looked at by 32, and go together with their classes
+    assert engines[-1].n_real == [8] * (8 * (test.num_rows // 32) + n_last // 8) + [n_last % 8]
 
 
 def test_of_many_classes_some_are_shown() -> None:
@@ -323,8 +323,8 @@ def test_rows_without_an_estimate_are_counted_and_the_rest_is_figures(
     assert found["rows"]["n_not_finite"] == 8
     log_density = pq.read_table(run / "density/test/density.parquet")["log_density"].to_numpy()
     assert found["mean_log_density"] == pytest.approx(np.nanmean(log_density))
-    # The first row and class of each block: those of a block of eight rows are one row's, those of the last two.
-    assert found["confusion_matrix"]["n_without_class"] == 9
+    # The first row and class of each block: of 32 rows the same four of either class, of the last 30 others.
+    assert found["confusion_matrix"]["n_without_class"] == 4 + 8
     assert found["rows"]["n_in_mean"] == sum(item["n"] for item in found["classes"].values()) == len(log_density) - 8
     assert "left out: 8 rows without a finite log-density\n" in outcome.out
 

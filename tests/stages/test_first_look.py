@@ -49,7 +49,7 @@ def test_a_first_look_is_right_for_a_linear_model_whatever_the_encoder_says() ->
 
 
 def test_a_class_is_dropped_only_far_below_the_best_its_prior_and_errors_counted() -> None:
-    log_density = np.array([[0.0, -5.0, -7.0], [0.0, -21.0, -21.0], [0.0, np.nan, -1000.0], [-500.0, 0.0, -3.0]])
+    log_density = np.array([[0.0, -7.0, -9.0], [0.0, -21.0, -21.0], [0.0, np.nan, -1000.0], [-500.0, 0.0, -3.0]])
     se = np.array([[0.1, 0.1, 0.1], [0.1, 0.6, 0.1], [0.1, 0.1, np.nan], [0.1, 0.1, 0.1]])
     even = np.full(3, 1.0 / 3.0)
     assert in_the_running(FirstFigures(log_density, se, 1), even).tolist() == [
@@ -66,9 +66,9 @@ def _scored(effort: Effort) -> tuple[FakeEngine, list, ByClass]:
     """Two rows: of the first, the look leaves one class; of the second, two. And where its estimates are kept."""
     first = FirstFigures(np.array([[0.0, -50.0, -60.0], [0.0, -1.0, -90.0]]), np.full((2, 3), 0.1), 7)
     engine = FakeEngine(DensityConfig(chains=2, draws=4))
-    rows = Rows(np.ones((4, 2), np.float32), None, None)
+    rows = Rows(np.ones((2, 2), np.float32), None, None)
     opened = Opened(engine, "cpu", lambda x, seed: first)
-    found = score_classes(opened, rows, np.full(3, 1 / 3), 5, n_real=2, effort=effort)
+    found = score_classes(opened, rows, np.full(3, 1 / 3), 5, block_rows=4, effort=effort)
     assert found.log_density.shape == found.mc_se.shape == found.reliable.shape == (2, 3)
     return engine, (found.log_density == first.log_density).tolist(), found
 

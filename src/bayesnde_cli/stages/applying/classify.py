@@ -27,7 +27,7 @@ from bayesnde_cli.stages.applying.fitted_run import FittedRun
 from bayesnde_cli.stages.applying.rows_at import beside
 from bayesnde_cli.stages.reporting import Report, counted
 from bayesnde_cli.stages.scoring import rows as scoring_rows
-from bayesnde_cli.stages.scoring.by_class import Effort, score_classes
+from bayesnde_cli.stages.scoring.by_class import Effort, rows_at_once, score_classes
 from bayesnde_cli.stages.scoring.engine import Opened
 from bayesnde_cli.stages.scoring.job import Job
 from bayesnde_cli.stages.scoring.rows import BlockRows, SetRows
@@ -81,7 +81,7 @@ class Classifier:
 
     def batches(self, rows: SetRows) -> Iterator[pa.RecordBatch]:
         """Probabilities, the most probable class with its density, and the labels of each row."""
-        size = self.run.block_rows
+        size = rows_at_once(self.run.block_rows)
         for block, start in enumerate(range(0, rows.n_rows, size)):
             yield self._batch(rows.block(start, min(start + size, rows.n_rows)), block)
 
@@ -109,8 +109,9 @@ class Classifier:
 
     def _batch(self, rows: BlockRows, block: int) -> pa.RecordBatch:
         n_rows, seed = len(rows.row_ids), derive_seed(self.run.seed, "classify", block)
-        padded = rows.padded(self.run.block_rows)
-        found = score_classes(self.opened, padded, self.prior, seed, n_real=n_rows, effort=self.effort)
+        found = score_classes(
+            self.opened, rows.padded(n_rows), self.prior, seed, block_rows=self.run.block_rows, effort=self.effort
+        )
         p = probabilities(found.log_density, self.prior)
         best = np.argmax(p, axis=1)
         at_best = np.arange(n_rows), best

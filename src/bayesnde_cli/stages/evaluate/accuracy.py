@@ -11,7 +11,7 @@ from bayesnde_cli.rng import bits_at, derive_seed
 from bayesnde_cli.stages.evaluate.job import EvaluateJob
 from bayesnde_cli.stages.evaluate.rows import TableRows
 from bayesnde_cli.stages.reporting import Report
-from bayesnde_cli.stages.scoring.by_class import score_classes
+from bayesnde_cli.stages.scoring.by_class import rows_at_once, score_classes
 from bayesnde_cli.stages.scoring.engine import EngineFactory
 
 
@@ -27,23 +27,21 @@ def class_accuracy(
     seed = derive_seed(job.seed, "evaluate", "classes")
     some = np.sort(np.argsort(bits_at(seed, rows.row_ids), kind="stable")[: job.config.accuracy_rows])
     assert config.block_rows is not None
-    cells, n_block = rows.x[some], config.block_rows
+    cells, size = rows.x[some], rows_at_once(config.block_rows)
     opened = factory(job.layout, config)
     prior = np.full(len(class_names), 1.0 / len(class_names))
     found = []
     with report.progress("classes", len(cells), "rows") as advance:
-        for index, start in enumerate(range(0, len(cells), n_block)):
-            own = cells[start : start + n_block]
-            padded, address = _block(own, n_block), derive_seed(seed, index)
-            found.append(score_classes(opened, padded, prior, address, n_real=len(own)))
-            advance(len(own))
+        for index, start in enumerate(range(0, len(cells), size)):
+            own, address = _rows(cells[start : start + size]), derive_seed(seed, index)
+            found.append(score_classes(opened, own, prior, address, block_rows=config.block_rows))
+            advance(len(own.x))
     log_density, mc_se = (np.concatenate([getattr(part, name) for part in found]) for name in ("log_density", "mc_se"))
     assert rows.classes is not None
     return accuracy_figures(log_density, mc_se, rows.classes[some], class_names)
 
 
-def _block(cells: np.ndarray, n_rows: int) -> Rows:
-    """Cells, NaN where missing, as a block of so many rows: the last one is repeated."""
-    cells = cells[np.minimum(np.arange(n_rows), len(cells) - 1)]
+def _rows(cells: np.ndarray) -> Rows:
+    """Cells, NaN where missing, as the engine takes them."""
     observed = ~np.isnan(cells)
     return Rows(np.where(observed, cells, np.float32(0.0)), None if observed.all() else observed, None)

@@ -57,10 +57,9 @@ def run_images(arm: ArmLayout, files: Sequence[Path], settings: FitSettings, rep
                 arrays, facts = found
             else:
                 began = time.perf_counter()
-                size = max(len(x), fitted.block_rows)
-                padded = Rows(np.resize(x, (size, x.shape[1])), None, None)
                 seed = derive_seed(fitted.seed, "reproduce", "classes", block)
-                scored = score_classes(opened.opened, padded, prior, seed, n_real=len(x))
+                own = Rows(x, None, None)
+                scored = score_classes(opened.opened, own, prior, seed, block_rows=fitted.block_rows)
                 arrays = dict(zip(scored._fields, scored, strict=True))
                 facts = {"identity": identity, "seconds": time.perf_counter() - began}
                 write_arrays(path, arrays, facts)
@@ -71,14 +70,14 @@ def run_images(arm: ArmLayout, files: Sequence[Path], settings: FitSettings, rep
         np.concatenate([arrays[name] for arrays in blocks]) for name in ("log_density", "mc_se", "n_gradients")
     )
     classes = rows.y.argmax(axis=1)
-    own = log_density[np.arange(len(classes)), classes] + rows.log_jacobian
-    mean, se = mean_figures(own[np.isfinite(own)])
+    of_own = log_density[np.arange(len(classes)), classes] + rows.log_jacobian
+    mean, se = mean_figures(of_own[np.isfinite(of_own)])
     density = {"mean_log_density": mean, "mean_log_density_se": se}
     accuracy = accuracy_figures(log_density, mc_se, classes, fitted.classes)
     return Outcome(
         figures={
             "n": len(classes),
-            "n_not_finite": int((~np.isfinite(own)).sum()),
+            "n_not_finite": int((~np.isfinite(of_own)).sum()),
             "accuracy": accuracy["accuracy"],
             "accuracy_se": accuracy["accuracy_se"],
             **density,

@@ -17,10 +17,11 @@ from bayesnde_cli.training.marginal import log_marginal_weights
 
 # Draws of each row under each class, and rows that go together, or as many as have so many cells.
 _N_DRAWS = 64
-_ROWS, _CELLS = 32, 25_000
+_ROWS, _CELLS = 32, 30_000
 # A class is out of the running if it is this many nats, and this many standard errors, below the best one. Importance
 # sampling errs to the low side, and beyond this standard error its own error is not known: then it must be farther.
-_MARGIN, _ERRORS = 5.0, 4.0
+# Its probability is then below 0.001, too.
+_MARGIN, _ERRORS = 7.0, 4.0
 _POOR_SE, _POOR_MARGIN = 0.5, 20.0
 
 

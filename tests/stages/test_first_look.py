@@ -10,7 +10,7 @@ from bayesnde_cli.model.encoder import Encoder, encoder_spec
 from bayesnde_cli.model.networks import initial_parameters
 from bayesnde_cli.stages.scoring.by_class import ByClass, Effort, score_classes
 from bayesnde_cli.stages.scoring.engine import Opened
-from bayesnde_cli.stages.scoring.first_look import ClassScreen, FirstFigures, in_the_running
+from bayesnde_cli.stages.scoring.first_look import ClassScreen, FirstFigures, _estimates, in_the_running
 from fake_engine import FakeEngine
 
 _LOADING = np.array([[1.0, 0.5, 0.0], [0.0, 0.7, 1.2]], np.float32)  # (d, p)
@@ -60,6 +60,19 @@ def test_a_class_is_dropped_only_far_below_the_best_its_prior_and_errors_counted
     assert in_the_running(FirstFigures(log_density, se, 1), np.array([0.0, 0.5, 0.5]))[1].tolist() == [
         False, True, True,
     ]  # fmt: skip
+
+
+def test_the_error_of_the_best_class_counts_as_well() -> None:
+    log_density = np.array([[0.0, -8.0]])
+    doubtful, sure = (FirstFigures(log_density, np.array([[se, 0.1]]), 1) for se in (0.4, 0.1))
+    assert in_the_running(doubtful, np.full(2, 0.5)).tolist() == [[True, True]]
+    assert in_the_running(sure, np.full(2, 0.5)).tolist() == [[True, False]]
+
+
+def test_the_mean_of_weights_and_its_error() -> None:
+    log_density, se = _estimates(np.log([[1.0, 3.0], [2e-200, 2e-200]]))
+    assert np.allclose(log_density, np.log([2.0, 2e-200]))
+    assert np.allclose(se, [0.5 / np.sqrt(2.0), 0.0])
 
 
 def _scored(effort: Effort) -> tuple[FakeEngine, list, ByClass]:

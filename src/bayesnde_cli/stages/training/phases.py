@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from bayesnde_cli.config import RefineConfig, TrainingConfig, WarmstartConfig
-from bayesnde_cli.config.stages import (
+from bayesnde_cli.config.training import (
     FEWEST_EPOCHS,
     IMAGE_REFINE_STEPS,
     MOST_EPOCHS,

@@ -11,6 +11,9 @@ import fake_engine
 from bayesnde_cli.artifacts.layout import RunLayout
 from fake_engine import SMALL
 
+# Of `evaluate`: little of what it can do.
+FEW = ["--generated-rows", "200", "--typicality-rows", "100", "--no-baselines"]
+
 
 def start(run: Path, *options: str, stage: str = "density", **fake: object) -> subprocess.Popen[str]:
     """A process of its own; `fake` is what the stand-in is told."""

@@ -1,6 +1,8 @@
 """An arm on images, with stand-ins for training and the first look: classified block by block, and gone on with."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,3 +94,10 @@ def test_an_arm_that_was_stopped_goes_on_with_the_next_block(bayesnde: Callable,
     keys = ("figures", "chosen", "rows_sha256")
     old, new = json.loads(before), json.loads((FOLDER / "result.json").read_text())
     assert [old[key] for key in keys] == [new[key] for key in keys]
+
+
+def test_an_arm_that_cannot_begin_does_not_load_tensorflow() -> None:
+    """It would say so on its own, before anybody holds it back."""
+    code = "import sys, bayesnde_cli.stages.reproduce.image_arm; print('tensorflow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("False\n", "")

@@ -114,7 +114,6 @@ def _run_arm(
     layout: ExperimentsLayout, experiment: Experiment, asked: Asked, method: str, seed: int, report: Report
 ) -> Result:
     from bayesnde_cli.stages.reproduce.competitor_arm import run_competitor
-    from bayesnde_cli.stages.reproduce.image_arm import run_images
     from bayesnde_cli.stages.reproduce.maps import simulator_of, write_own_map
     from bayesnde_cli.stages.reproduce.own_arm import forget_arm, run_own
     from bayesnde_cli.stages.reproduce.rows import data_files, unit_interval_shift
@@ -144,6 +143,8 @@ def _run_arm(
             _run_base(layout, whole, asked, recipe.base, report)
             base = layout.arm(whole.name, recipe.base, whole.seeds[0])
         if experiment.figure == ACCURACY:
+            from bayesnde_cli.stages.reproduce.image_arm import run_images
+
             found = run_images(arm, files, own, report)
         else:
             found = run_own(arm, files, own, report, base=base)

@@ -20,6 +20,7 @@ from bayesnde_cli.evaluation.classes import accuracy_figures
 from bayesnde_cli.evaluation.figures import mean_figures
 from bayesnde_cli.evaluation.scores import bits_figures
 from bayesnde_cli.inference.block import Rows
+from bayesnde_cli.model.backend import load_tensorflow
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.stages.applying.fitted_run import fitted_run
 from bayesnde_cli.stages.fit import FitSettings
@@ -28,7 +29,6 @@ from bayesnde_cli.stages.reproduce.own_arm import FITTING, Outcome, fit_model, s
 from bayesnde_cli.stages.scoring import open_engine
 from bayesnde_cli.stages.scoring.by_class import score_classes
 from bayesnde_cli.stages.scoring.engine import LazyOpened
-from bayesnde_cli.stages.training.rows import read_rows
 
 # Images that are classified, and kept, together.
 BLOCK_ROWS = 32
@@ -41,6 +41,9 @@ def run_images(arm: ArmLayout, files: Sequence[Path], settings: FitSettings, rep
     fit_model(run, files, settings, report)
     stages = {stage: manifests.read(run.manifest_file(stage)) for stage in FITTING}
     fitted = fitted_run(run, settings.density)
+    load_tensorflow(device=fitted.config.device, threads=fitted.config.threads)  # quietly, before others import it
+    from bayesnde_cli.stages.training.rows import read_rows
+
     rows = read_rows(run, TEST_SET)
     assert rows.y is not None
     n_classes = len(fitted.classes)

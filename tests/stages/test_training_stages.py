@@ -22,14 +22,15 @@ SMALL = ["--width", "16", "--depth", "2", "--column-steps", "40", "--epochs", "1
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A prepared run with a condition."""
+    """A prepared run with a condition, and with a column of whole numbers, whose noise every epoch draws anew."""
     from bayesnde_cli.cli.main import run
 
     folder = tmp_path_factory.mktemp("prepared")
     rng = np.random.default_rng(0)
     label = rng.integers(0, 2, 600)
     x = rng.normal(size=(600, 2)) + 2.0 * label[:, None]
-    lines = [f"{a!r},{b!r},{'uv'[k]}" for (a, b), k in zip(x.tolist(), label, strict=True)]
+    x[:, 1] = np.round(4.0 * x[:, 1])
+    lines = [f"{a!r},{b:.0f},{'uv'[k]}" for (a, b), k in zip(x.tolist(), label, strict=True)]
     (folder / "d.csv").write_text("a,b,k\n" + "\n".join(lines) + "\n")
     assert run(["prepare", str(folder / "d.csv"), "--condition", "k", "--run", str(folder / "run"), "-q"]) == 0
     return folder / "run"

@@ -53,6 +53,10 @@ class TrainingConfig(StageConfig):
         f"than {SMALL_TABLE_ROWS:,} training rows, else 0.", minimum=0.0, panel="Training",
     )  # fmt: skip
     batch_rows: int = setting(256, "Rows in a batch.", minimum=1, panel="Training")
+    fresh_noise: bool = setting(
+        True, "Draw the dequantisation noise of lattice and categorical columns anew for every epoch. (elbo and "
+        "importance, not of images.)", panel="Training",
+    )  # fmt: skip
     average_epochs: float = setting(
         2.0, "Memory of the running mean of the weights, in epochs; 0: no mean.", minimum=0.0, panel="Training"
     )

@@ -6,14 +6,13 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from bayesnde_cli.artifacts.layout import TEST_SET, RunLayout
 from bayesnde_cli.artifacts.tables import read_table
 from bayesnde_cli.data.new_rows import ModelRows, match_table, model_rows
 from bayesnde_cli.data.readers import open_sources
 from bayesnde_cli.data.schema import Schema
-from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION, raw_fields, rows_schema
+from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION, rows_schema, stored_values
 from bayesnde_cli.stages.reading import odd_rows_refused, refuse_gaps
 from bayesnde_cli.stages.scoring.density_table import DENSITY_SCHEMA, DENSITY_VERSION
 from bayesnde_cli.stages.scoring.job import Job
@@ -74,11 +73,10 @@ def split_rows(layout: RunLayout, schema: Schema, split: str) -> TableRows:
     row_ids = table["row_id"].to_numpy()
     with odd_rows_refused(path):
         refuse_gaps(table, ["row_id", "x_scaled", "log_jacobian"])
-        cells = {field.name: _as_read(table[field.name]) for field in raw_fields(schema)}
         return _table_rows(
             schema,
             row_ids=row_ids,
-            values=schema.encode(pa.RecordBatch.from_pydict(cells), row_ids),
+            values=stored_values(table, schema),
             x=table["x_scaled"].combine_chunks().flatten().to_numpy().reshape(len(row_ids), -1),
             log_jacobian=table["log_jacobian"].to_numpy(),
             labels={name: table[name] for name in schema.roles.labels},
@@ -100,12 +98,6 @@ def set_rows(job: Job, schema: Schema) -> TableRows:
         log_jacobian=_joined(batch.log_jacobian for batch in batches),
         labels=_labels(batches, matched.roles.labels),
     )
-
-
-def _as_read(column: pa.ChunkedArray) -> pa.Array:
-    """A column in the type that it was read in: numbers are float64."""
-    whole = column.combine_chunks()
-    return pc.cast(whole, pa.float64()) if pa.types.is_integer(whole.type) else whole
 
 
 def _labels(batches: list[ModelRows], names: Iterable[str]) -> dict[str, pa.ChunkedArray]:

@@ -46,6 +46,12 @@ def raw_fields(schema: Schema) -> list[pa.Field]:
     return [pa.field(feature.name, _RAW_TYPES[feature.kind]) for feature in schema.features]
 
 
+def stored_values(table: pa.Table, schema: Schema) -> np.ndarray:
+    """The features of a split's table as numbers, (rows, p) float64, as they were read."""
+    cells = {field.name: _as_read(table[field.name]) for field in raw_fields(schema)}
+    return schema.encode(pa.RecordBatch.from_pydict(cells), table["row_id"].to_numpy())
+
+
 def write_splits(
     files: Mapping[str, Path], staged: StagedTable, schema: Schema, row_ids: np.ndarray, split: np.ndarray,
     *, run_id: str, report: Report,
@@ -81,3 +87,9 @@ def _rows(batch: pa.RecordBatch, schema: Schema, row_ids: np.ndarray, columns: p
         pa.array(log_jacobian),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+def _as_read(column: pa.ChunkedArray) -> pa.Array:
+    """A column in the type that it was read in: numbers are float64."""
+    whole = column.combine_chunks()
+    return pc.cast(whole, pa.float64()) if pa.types.is_integer(whole.type) else whole

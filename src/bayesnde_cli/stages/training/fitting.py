@@ -19,7 +19,7 @@ from bayesnde_cli.stages.reporting import Advance, Report
 from bayesnde_cli.stages.training.checkpoints import Checkpoints
 from bayesnde_cli.stages.training.looks import Judge, chosen_look, n_misses
 from bayesnde_cli.stages.training.phases import Networks, Phase, first_weights, phases_of
-from bayesnde_cli.stages.training.rows import Rows, read_rows
+from bayesnde_cli.stages.training.rows import Rows, read_fresh_noise, read_rows
 from bayesnde_cli.stages.training.sizes import sized
 from bayesnde_cli.stages.weights import read_networks
 
@@ -61,6 +61,15 @@ def fit(layout: RunLayout, config: TrainingConfig, checkpoints: Checkpoints, rep
     seed = tf.constant(derive_seed(config.seed, config.stage) % 2**31, tf.int32)
     judge = Judge(config, networks, read_rows(layout, "validation"))
     x, y = train.tensors()
+    has_fresh_noise = any(phase.has_fresh_noise for phase in phases)
+    fresh = read_fresh_noise(layout, derive_seed(config.seed, config.stage)) if has_fresh_noise else None
+
+    def rows_of(phase: Phase, n_rounds: int) -> tf.Tensor:
+        """The rows as the next round sees them."""
+        if fresh is None or not phase.has_fresh_noise:
+            return x
+        assert phase.rounds_per_epoch is not None
+        return fresh.x(n_rounds // phase.rounds_per_epoch)
 
     def entered(index: int, weights: Parameters) -> Any:
         phase = phases[index]
@@ -82,7 +91,8 @@ def fit(layout: RunLayout, config: TrainingConfig, checkpoints: Checkpoints, rep
                     progress = _look(progress, phase, judge, checkpoints, config, report)
                     checkpoints.forget(progress.looks, config.select)  # a signal before this saves what went before
                 if not _is_over(progress, phase, config):
-                    progress = _advanced(progress, phase, phase.run(progress.state, x, y, seed), advance)
+                    done = phase.run(progress.state, rows_of(phase, progress.n_rounds), y, seed)
+                    progress = _advanced(progress, phase, done, advance)
                 elif progress.phase + 1 < len(phases):
                     best = checkpoints.weights(chosen_look(progress.looks, config.select))
                     state = entered(progress.phase + 1, {name: tf.constant(array) for name, array in best.items()})

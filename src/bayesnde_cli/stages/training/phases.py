@@ -59,6 +59,7 @@ class Phase:
     n_settling: int = 0  # rounds before which a look without a gain means nothing
     settle: Callable[[Any, tf.Tensor, "tf.Tensor | None", tf.Tensor], Any] | None = None  # before the first round
     n_looks: int | None = None  # as many as the config says
+    has_fresh_noise: bool = False  # every epoch sees the rows with dequantisation noise of its own
 
     def is_look(self, n_rounds: int, n_looks: int) -> bool:
         """Whether one of so many looks comes after so many rounds: evenly spread, the end included."""
@@ -156,6 +157,7 @@ def _bound_phase(
         start=autoencoder_state.start,
         run=bound_loop.round_runner(networks.decoder, networks.encoder, settings),
         n_settling=warm_up_epochs * rounds,
+        has_fresh_noise=config.fresh_noise,
     )
 
 

@@ -259,7 +259,7 @@ def test_budgets_and_times_are_worked_out_from_all_that_was_run(tmp_path: Path) 
         _of("budget-sweep", "budget-100", seed, figures={"spearman": a, "importance": {"spearman": b, "error": 0.2}})
         for seed, (a, b) in enumerate(zip(bridge, importance, strict=True))
     ]
-    results += [_of("timing", "default"), _of("timing", "maf", seconds_fit=30.0, seconds_score=6.0)]
+    results += [_of("bank", "default"), _of("bank", "maf", seconds_fit=30.0, seconds_score=6.0)]
     page = results_page(results, tmp_path)
     gains = np.subtract(bridge, importance)
     shown = [f"{np.mean(v):.4f} ± {np.std(v, ddof=1) / 3**0.5:.4f}" for v in (bridge, importance, gains)]
@@ -287,7 +287,7 @@ def test_words_and_pictures_of_the_folder_are_on_the_page(tmp_path: Path) -> Non
 
 
 def test_a_time_is_told_beside_the_paper_s_time() -> None:
-    text = str(reproduce.Reproduced(EXPERIMENTS["timing"], [_of("timing", "paper")]))
+    text = str(reproduce.Reproduced(EXPERIMENTS["timing"], [_of("bank", "paper")]))
     header, line = text.splitlines()
     assert header.split()[:3] == ["timing", "seed", "seconds"]
     assert line.split()[:4] == ["paper", "0", "72.00", "3852.00"]

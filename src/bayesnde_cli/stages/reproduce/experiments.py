@@ -186,7 +186,7 @@ def _budget_sweep() -> Experiment:
 def _timing(bank: Experiment) -> Experiment:
     return Experiment(
         "timing", "training and scoring of 500 BANK rows, as ratios", bank.preset, SECONDS, bank.recipes,
-        files=bank.files, is_unit_interval=True, folder="timing", methods=bank.methods,
+        files=bank.files, is_unit_interval=True, folder=bank.name, methods=bank.methods,
         paper={"cfm": 2.1 * 60, "maf": 2.6 * 60, "roundtrip": 6.1 * 60, "realnvp": 43.6 * 60, "resflow": 756 * 60,
                PAPER: 64.2 * 60},
     )  # fmt: skip

@@ -79,6 +79,20 @@ def test_a_run_prints_a_line_and_writes_sound_figures(benchmark, tmp_path, capsy
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["TensorFlow", "objective", "elbo"]
 
 
+def test_the_gradient_of_images_is_timed_and_its_products_counted(tmp_path, capsys) -> None:
+    images, path = _loaded("images"), tmp_path / "images.json"
+    sizes = ["--size", "4", "--channels", "2", "--rows", "3", "--seconds", "0.03"]
+    images.main(["--only", "gradient", *sizes, "--json", str(path)])
+    [case] = json.loads(path.read_text("utf-8"))["cases"]
+    figures = [value for value in case.values() if isinstance(value, float)]
+    assert len(figures) == 7
+    assert all(math.isfinite(figure) and figure > 0.0 for figure in figures)
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["TensorFlow", "case", "gradient"]
+    # Two rows, 5 products in the decoder and 7 in the encoder: forward and back, then to the weights, too.
+    assert images.gflop_of("gradient", 5, 7, 2) == pytest.approx(2 * 2 * 2 * 5 / 1e9)
+    assert images.gflop_of("elbo", 5, 7, 2) == pytest.approx(3 * 2 * 2 * 12 / 1e9)
+
+
 def test_an_unknown_objective_is_refused(benchmark, capsys) -> None:
     with pytest.raises(SystemExit):
         benchmark.main(["--only", "gan"])

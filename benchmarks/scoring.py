@@ -167,7 +167,7 @@ def made_up_rows(model: Any, n_rows: int) -> Any:
     from bayesnde_cli.inference.block import Rows
 
     rng = np.random.default_rng(SEED)
-    mean, variance = model.decoder(rng.standard_normal((n_rows, model.latent_dim), np.float32))
+    mean, variance, *_ = model.decoder(rng.standard_normal((n_rows, model.latent_dim), np.float32))
     noise = rng.standard_normal(mean.shape, np.float32)
     return Rows(mean.numpy() + np.sqrt(variance.numpy()) * noise, None, None)
 

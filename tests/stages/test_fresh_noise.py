@@ -9,7 +9,8 @@ import pytest
 
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.stages.reading import read_schema
-from bayesnde_cli.stages.training.rows import read_fresh_noise, read_rows
+from bayesnde_cli.stages.training.noisy_values import read_noisy_values
+from bayesnde_cli.stages.training.rows import read_rows
 
 SMALL = ["--width", "8", "--depth", "1", "--column-steps", "0", "--epochs", "3", "--checks", "1",
          "--validation-draws", "4", "--generated-rows", "50", "-q"]  # fmt: skip
@@ -43,7 +44,7 @@ def _prepared(folder: Path, row: Callable[[np.random.Generator], tuple]) -> Path
 
 def test_an_epoch_moves_cells_with_noise_within_their_values_and_no_others(mixed: Path) -> None:
     layout = RunLayout(mixed)
-    noise = read_fresh_noise(layout, 1)
+    noise = read_noisy_values(layout, 1)
     assert noise is not None
     first, second, as_prepared = noise.x(0).numpy(), noise.x(1).numpy(), read_rows(layout, "train").x
     assert np.array_equal(first[:, SIZES], as_prepared[:, SIZES])
@@ -58,7 +59,7 @@ def test_an_epoch_moves_cells_with_noise_within_their_values_and_no_others(mixed
 
 def test_over_many_epochs_the_noise_of_a_cell_is_uniform(mixed: Path) -> None:
     layout = RunLayout(mixed)
-    noise = read_fresh_noise(layout, 1)
+    noise = read_noisy_values(layout, 1)
     assert noise is not None
     n_epochs = 400
     inverse = read_schema(layout).features[COUNTS].map.inverse
@@ -70,7 +71,7 @@ def test_over_many_epochs_the_noise_of_a_cell_is_uniform(mixed: Path) -> None:
 
 def test_an_epoch_seen_again_is_the_same_and_another_seed_is_not(mixed: Path) -> None:
     layout = RunLayout(mixed)
-    noise, again, other = (read_fresh_noise(layout, seed) for seed in (1, 1, 2))
+    noise, again, other = (read_noisy_values(layout, seed) for seed in (1, 1, 2))
     assert noise is not None
     assert again is not None
     assert other is not None
@@ -80,7 +81,7 @@ def test_an_epoch_seen_again_is_the_same_and_another_seed_is_not(mixed: Path) ->
 
 
 def test_rows_without_noise_have_none_to_draw(continuous: Path) -> None:
-    assert read_fresh_noise(RunLayout(continuous), 1) is None
+    assert read_noisy_values(RunLayout(continuous), 1) is None
 
 
 @pytest.mark.parametrize(("name", "is_other"), [("mixed", True), ("continuous", False)])

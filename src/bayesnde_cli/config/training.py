@@ -109,6 +109,10 @@ class WarmstartConfig(TrainingConfig):
         None, "Latent dimension. By default the number of features up to 32, half of it beyond; of images "
         f"{IMAGES['latent_dim']}.", minimum=1, panel="Model",
     )  # fmt: skip
+    cells: bool = setting(
+        True, "Lattice and categorical columns: the likelihood of a value's whole cell, not of the point in it where "
+        "the noise fell.", panel="Model",
+    )  # fmt: skip
     width: int | None = setting(
         None, f"Width of the networks. By default {LARGE_TABLE['width']}, or {SMALL_TABLE['width']} for fewer than "
         f"{SMALL_TABLE_ROWS:,} training rows. Of images the channels: {IMAGES['width']}.", minimum=1, panel="Model",

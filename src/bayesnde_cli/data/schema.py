@@ -13,11 +13,14 @@ from bayesnde_cli.data.kinds import Kind
 from bayesnde_cli.data.roles import Roles, listed
 from bayesnde_cli.data.scaling import CategoricalMarginal, ColumnMap, Logit, map_from_json
 from bayesnde_cli.data.scaling.logit import HIGHEST, LOWEST
+from bayesnde_cli.data.scaling.value_cells import value_cells
 from bayesnde_cli.errors import BadInput
 from bayesnde_cli.rng import derive_seed, uniform_at
 
 SCHEMA_VERSION = 1
 
+# The share of a cell, at both ends, in which rounding to float32 is looked at.
+_EDGE = 1e-3
 # The log-Jacobian is stored on this grid (nats): the last bits of one machine's exp and log never reach the file.
 _JACOBIAN_DECIMALS = 9
 
@@ -75,7 +78,15 @@ class Feature:
         """The column in the model's space and the log-slope there, both (rows,); noise is addressed by row."""
         if self.map.noise is None:
             return self.map.forward(values)
-        return self.map.forward(values, noise_fractions(self.name, row_ids, seed))
+        fraction = noise_fractions(self.name, row_ids, seed)
+        u, log_slope = self.map.forward(values, fraction)
+        at_edge = np.flatnonzero(np.minimum(fraction, 1.0 - fraction) < _EDGE)
+        if len(at_edge) and (cells := value_cells(self.map, values[at_edge])) is not None:
+            # The model finds a value's cell by where it lies: float32 must not round it into the next one.
+            lower, upper = (np.asarray(edge, np.float32) for edge in (cells.lower, cells.upper))
+            inside = np.nextafter(lower, np.float32(np.inf)), np.nextafter(upper, np.float32(-np.inf))
+            u[at_edge] = np.clip(u[at_edge], *inside)
+        return u, log_slope
 
     def noisy(self, values: np.ndarray, row_ids: np.ndarray, seed: int) -> np.ndarray:
         """The quantity whose density is reported: the column with its noise, in the units of the file. (rows,)."""

@@ -14,6 +14,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from bayesnde_cli.inference.proposal import MixtureOfT
 from bayesnde_cli.inference.target import Target
+from bayesnde_cli.model.cells import Cells
 from bayesnde_cli.model.latent_mode import find_mode
 from bayesnde_cli.model.likelihood import DecoderLike, log_likelihood
 from bayesnde_cli.model.student_t import log_t
@@ -45,6 +46,7 @@ class Bank(NamedTuple):
     neighbours: tf.Tensor  # (n, some) int32
     mean: tf.Tensor  # (classes or 1, n, p)
     variance: tf.Tensor
+    cells: Cells | None = None  # of the columns, for all alike
 
 
 class Modes(NamedTuple):
@@ -75,10 +77,11 @@ def bank_of(decoder: DecoderLike, z: tf.Tensor, n_classes: int) -> Bank:
     found = NearestNeighbors(n_neighbors=min(_N_NEIGHBOURS, z.shape[0] - 1)).fit(z.numpy())
     neighbours = tf.constant(found.kneighbors(return_distance=False), tf.int32)
     if not n_classes:
-        mean, variance = decoder(z)
-        return Bank(z, neighbours, mean[None], variance[None])
+        mean, variance, *cells = decoder(z)
+        return Bank(z, neighbours, mean[None], variance[None], *cells)
     made = [decoder(z, tf.repeat(tf.one_hot([k], n_classes), z.shape[0], axis=0)) for k in range(n_classes)]
-    return Bank(z, neighbours, *(tf.stack(parts) for parts in zip(*made, strict=True)))
+    means, variances, *cells = zip(*made, strict=True)
+    return Bank(z, neighbours, tf.stack(means), tf.stack(variances), *(each[0] for each in cells))
 
 
 def candidates(bank: Bank, target: Target, near: tf.Tensor, n: int, uniform: tf.Tensor) -> tf.Tensor:
@@ -131,9 +134,9 @@ def _heights(bank: Bank, target: Target) -> tuple[tf.Tensor, tf.Tensor]:
         own = tf.argmax(target.y, axis=1)
         mean, variance = tf.gather(bank.mean, own), tf.gather(bank.variance, own)  # (rows, bank, p)
     shape = [target.x.shape[0], bank.z.shape[0], target.x.shape[1]]
-    x, mean, variance = (tf.broadcast_to(part, shape) for part in (target.x[:, None, :], mean, variance))
+    mean, variance = (tf.broadcast_to(part, shape) for part in (mean, variance))
     observed = None if target.observed is None else target.observed[:, None, :]
-    height = log_likelihood(x, mean, variance, mask=observed)
+    height = log_likelihood(target.x[:, None, :], mean, variance, bank.cells, mask=observed)
     return _finite(height), mean
 
 

@@ -7,6 +7,7 @@ from math import prod
 import tensorflow as tf
 
 from bayesnde_cli.model import networks
+from bayesnde_cli.model.cells import joined_cells
 from bayesnde_cli.model.image_layers import Statistics
 from bayesnde_cli.model.networks import IMAGE_CHANNELS, NetworkSpec, regime
 from bayesnde_cli.model.parameters import Parameters
@@ -35,7 +36,8 @@ def image_decoder_spec(latent_dim: int, image: tuple[int, int, int], n_classes: 
 class Decoder:
     """z[, y] -> (mean, variance), with variance = softplus(raw) + VARIANCE_FLOOR.
 
-    Of images it is low + (high - low) (1 - exp(-softplus(raw))), with the bounds low and high of IMAGE_VARIANCE.
+    Of images it is low + (high - low) (1 - exp(-softplus(raw))), with the bounds low and high of IMAGE_VARIANCE. Where
+    columns have cells, these come third.
 
         decoder = Decoder(spec, initial_parameters(spec, seed, "decoder"))
         mean, variance = decoder(z)
@@ -50,14 +52,15 @@ class Decoder:
     parameters: Parameters
     statistics: Statistics | None = None
 
-    def __call__(self, z: tf.Tensor, y: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+    def __call__(self, z: tf.Tensor, y: tf.Tensor | None = None) -> tuple[tf.Tensor, ...]:
         """Mean and variance of every column. z (…, d), one-hot y (…, n_classes) -> (…, p) and (…, p)."""
         mean, raw_variance = networks.apply(self.spec, self.parameters, z, y, self.statistics)
         if self.spec.image is not None:
             low, high = IMAGE_VARIANCE
             return mean, low + (high - low) * tf.sigmoid(raw_variance)  # 1 - exp(-softplus(raw)) is the sigmoid
         # softplus(raw) = max(raw, 0) + log(1 + exp(-|raw|)) inside: no overflow at either end.
-        return mean, tf.math.softplus(raw_variance) + VARIANCE_FLOOR
+        variance, cells = tf.math.softplus(raw_variance) + VARIANCE_FLOOR, joined_cells(self.spec.cells)
+        return (mean, variance) if cells is None else (mean, variance, cells)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,10 +70,10 @@ class BlurredDecoder:
     x = mean(z) + sd(z) e + width e', so p(x | z) keeps its mean, and its variance is variance(z) + width^2.
     """
 
-    decoder: Callable[..., tuple[tf.Tensor, tf.Tensor]]
+    decoder: Callable[..., tuple[tf.Tensor, ...]]
     width: float
 
-    def __call__(self, z: tf.Tensor, y: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
-        """Mean and variance of every column, as the decoder's."""
-        mean, variance = self.decoder(z) if y is None else self.decoder(z, y)
-        return mean, variance + self.width**2
+    def __call__(self, z: tf.Tensor, y: tf.Tensor | None = None) -> tuple[tf.Tensor, ...]:
+        """Mean and variance of every column, as the decoder's; cells stay what they are."""
+        mean, variance, *cells = self.decoder(z) if y is None else self.decoder(z, y)
+        return mean, variance + self.width**2, *cells

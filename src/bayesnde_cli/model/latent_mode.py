@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from bayesnde_cli.model.cells import find_cells, information_share, standard_edges
 from bayesnde_cli.model.likelihood import DecoderLike, log_joint
 
 # Steps uphill; from an encoder's mean most rows are there after five.
@@ -39,9 +40,9 @@ def find_mode(
 
         P = I + sum over columns of (dm dm') / v + (d log v)(d log v)' / 2,
 
-    which is positive definite everywhere. A step that leads down is not made; its row tries a shorter one. Cells where
-    the mask is False count for nothing. The climb ends before `n_climbs` if no more than `share_left` of the rows are
-    still on their way.
+    which is positive definite everywhere; a column in a cell of its own (`cells`) counts for its share of the
+    information. A step that leads down is not made; its row tries a shorter one. Columns where the mask is False count
+    for nothing. The climb ends before `n_climbs` if no more than `share_left` of the rows are still on their way.
     """
 
     def height(z: tf.Tensor) -> tf.Tensor:
@@ -52,7 +53,7 @@ def find_mode(
             tape.watch(z)
             value = height(z)
         slope = tape.gradient(value, z)
-        precision = expected_precision(decoder, z, y, mask=mask)
+        precision = expected_precision(decoder, z, y, x=x, mask=mask)
         damped = precision + damping[:, None, None] * tf.linalg.diag(tf.linalg.diag_part(precision))
         _, inverse = triangular_factor(damped)
         step = tf.linalg.matvec(inverse, tf.linalg.matvec(inverse, slope), transpose_a=True)
@@ -69,7 +70,7 @@ def find_mode(
 
     none = tf.zeros_like(start[:, 0])
     n_made, z, *_ = tf.while_loop(is_on, climb, (tf.constant(0), start, height(start), none, none + 1.0))
-    factor, inverse = triangular_factor(expected_precision(decoder, z, y, mask=mask))
+    factor, inverse = triangular_factor(expected_precision(decoder, z, y, x=x, mask=mask))
     # Where a network overflows, a place that is of no use but finite: the other parts of the mixture go on.
     is_sound = tf.reduce_all(tf.math.is_finite(factor) & tf.math.is_finite(inverse), axis=[1, 2])
     identity = tf.eye(z.shape[1], dtype=z.dtype)[None]
@@ -78,14 +79,19 @@ def find_mode(
 
 
 def expected_precision(
-    decoder: DecoderLike, z: tf.Tensor, y: tf.Tensor | None, *, mask: tf.Tensor | None = None
+    decoder: DecoderLike,
+    z: tf.Tensor,
+    y: tf.Tensor | None,
+    *,
+    x: tf.Tensor | None = None,
+    mask: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """The expected curvature of the negative log joint at z. (rows, d) -> (rows, d, d)."""
+    """The expected curvature of the negative log joint at z. (rows, d) -> (rows, d, d). Cells need to know x."""
     n_rows, d = z.shape
     places = tf.repeat(z[:, None, :], d, axis=1)  # (rows, d, d): one place for each direction
     directions = tf.broadcast_to(tf.eye(d, dtype=z.dtype)[None], [n_rows, d, d])
     with tf.autodiff.ForwardAccumulator(places, directions) as forward:
-        mean, variance = decoder(places) if y is None else decoder(places, y[:, None, :])
+        mean, variance, *cells = decoder(places) if y is None else decoder(places, y[:, None, :])
         log_variance = tf.math.log(variance)
     zero = tf.UnconnectedGradients.ZERO  # for a variance that is the same everywhere
     mean_slope, log_variance_slope = forward.jvp(mean, zero), forward.jvp(log_variance, zero)  # (rows, d, p)
@@ -93,7 +99,13 @@ def expected_precision(
         mean_slope, log_variance_slope = (
             tf.where(mask[:, None, :], slope, 0.0) for slope in (mean_slope, log_variance_slope)
         )
-    scaled = tf.concat([mean_slope / tf.sqrt(variance), math.sqrt(0.5) * log_variance_slope], axis=2)
+    mean_slope = mean_slope / tf.sqrt(variance)
+    if cells and x is not None:
+        found = find_cells(x[:, None, :], cells[0])
+        share = information_share(*standard_edges(mean[:, :1], variance[:, :1], found))  # (rows, 1, p)
+        share = tf.where(found.is_inside, share, tf.ones_like(share))
+        mean_slope, log_variance_slope = tf.sqrt(share) * mean_slope, share * log_variance_slope
+    scaled = tf.concat([mean_slope, math.sqrt(0.5) * log_variance_slope], axis=2)
     return tf.eye(d, dtype=z.dtype)[None] + tf.matmul(scaled, scaled, transpose_b=True)
 
 

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from bayesnde_cli.model import image_networks
 from bayesnde_cli.model import parameters as parameter
+from bayesnde_cli.model.cells import ColumnCells
 from bayesnde_cli.model.image_layers import Statistics
 from bayesnde_cli.model.layers import (
     ACTIVATIONS,
@@ -62,6 +63,7 @@ class NetworkSpec:
     depth: int = 5
     activation: str = "leaky_relu"
     image: tuple[int, int, int] | None = None  # height, width and channels of what a network of images makes or sees
+    cells: tuple[ColumnCells, ...] = ()  # of each column that a decoder makes; none for any, unless given
 
     def __post_init__(self) -> None:
         if self.kind not in (*_TRUNKS, *_OF_IMAGES):
@@ -72,6 +74,8 @@ class NetworkSpec:
             raise ValueError(f"expected as many columns as the image has pixels, got {self}")
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"expected an activation among {', '.join(ACTIVATIONS)}, got {self.activation!r}")
+        if self.cells and len(self.cells) != self.n_out:
+            raise ValueError(f"expected cells for each of {self.n_out} columns, got {len(self.cells)}")
         if min(self.n_in, self.n_out, self.width, self.depth) < 1:
             raise ValueError(f"expected sizes of at least 1, got {self}")
 

@@ -10,6 +10,7 @@ from bayesnde_cli.artifacts.arrays import read_arrays
 from bayesnde_cli.artifacts.canonical import is_count
 from bayesnde_cli.artifacts.layout import RunLayout, repair_hint
 from bayesnde_cli.errors import BadArtifact
+from bayesnde_cli.model.cells import ColumnCells
 from bayesnde_cli.model.networks import NetworkSpec, parameter_shapes
 
 
@@ -39,17 +40,25 @@ def read_networks(layout: RunLayout, stage: str) -> StoredNetworks:
 
 def _spec(path: Path, network: str, stored: Any, *, n_arrays: int) -> NetworkSpec:
     try:
-        spec = NetworkSpec(**{**stored, "heads": tuple(stored["heads"])})
+        cells = tuple(_cells(column) for column in stored.get("cells", ()))  # older networks know none
+        spec = NetworkSpec(**{**stored, "heads": tuple(stored["heads"]), "cells": cells})
         spec = spec if spec.image is None else replace(spec, image=tuple(spec.image))  # type: ignore[arg-type]
         sizes = (spec.n_in, spec.n_out, spec.n_classes, spec.width, spec.depth, *(spec.image or ()))
         # A layer has two arrays at least: whoever says more layers than that would have us count them.
         is_sound = all(is_count(size) for size in sizes) and spec.depth <= n_arrays
         is_sound = is_sound and all(isinstance(head, str) for head in spec.heads)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _damaged(path, f"{network} is {stored!r}: {error}") from error
     if not is_sound:
         raise _damaged(path, f"{network} is {stored!r}")
     return spec
+
+
+def _cells(stored: Any) -> ColumnCells:
+    numbers = [*stored["lower"], *stored["upper"], stored["width"]]
+    if not all(isinstance(number, float | int) and not isinstance(number, bool) for number in numbers):
+        raise ValueError("cells that are no numbers")
+    return ColumnCells(tuple(stored["lower"]), tuple(stored["upper"]), stored["width"])
 
 
 def _kind(found: tuple[np.dtype, tuple[int, ...]] | None) -> str:

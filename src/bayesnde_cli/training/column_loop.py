@@ -103,7 +103,7 @@ def round_runner(decoder: NetworkSpec, encoder: NetworkSpec, settings: ColumnSet
             x, y, z = _drawn(cells, decoder.n_classes, settings, step_seed)
             with tf.GradientTape() as tape:
                 tape.watch(parameters)
-                likelihood = log_likelihood(x, *decoder_of(decoder, parameters)(z, y))
+                likelihood = log_likelihood(x, *decoder_of(decoder, parameters)(z, y)[:2])
                 mean, sd = encoder_of(encoder, parameters)(x, y)
                 terms = {
                     "negative_log_likelihood": -tf.reduce_mean(likelihood),

@@ -262,7 +262,8 @@ class _Batch:
     @cached_property
     def fake_moments(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean and variance of the decoder at the draws of the prior, under the conditions of the batch. (batch, p)."""
-        return self.decoder(self.z, self.y)
+        mean, variance, *_ = self.decoder(self.z, self.y)
+        return mean, variance
 
     @cached_property
     def fake(self) -> tf.Tensor:
@@ -277,7 +278,8 @@ class _Batch:
     @cached_property
     def rebuilt(self) -> tf.Tensor:
         """G(E(x)). (batch, p)."""
-        return _drawn(*self.decoder(self.code, self.y), self.noise[2])
+        mean, variance, *_ = self.decoder(self.code, self.y)
+        return _drawn(mean, variance, self.noise[2])
 
     @cached_property
     def recoded(self) -> tf.Tensor:

@@ -322,11 +322,11 @@ def _generator_terms(
     (n_rows, d), p = z.shape, x.shape[1]
     noise = random_numbers.normal([n_rows, d + 2 * p], seed)
     prior, fresh_noise, rebuilt_noise = tf.split(noise, [d, p, p], axis=1)
-    mean, variance = model(z, y)
-    terms = {"negative_log_likelihood": -tf.reduce_mean(log_likelihood(x, mean, variance))}
+    mean, variance, *cells = model(z, y)
+    terms = {"negative_log_likelihood": -tf.reduce_mean(log_likelihood(x, mean, variance, *cells))}
     loss = terms["negative_log_likelihood"]
     if settings.mmd_weight or settings.log_variance_weight:
-        prior_mean, prior_variance = model(prior, y)
+        prior_mean, prior_variance, *_ = model(prior, y)
     if settings.mmd_weight:
         terms["mmd"] = marginal_mmd(x, prior_mean + tf.sqrt(prior_variance) * fresh_noise)
         loss += settings.mmd_weight * terms["mmd"]

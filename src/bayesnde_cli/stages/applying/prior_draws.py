@@ -18,7 +18,8 @@ class PriorDraws:
 
         def moments(seed: tf.Tensor, y: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
             z = random_numbers.normal([block_rows, latent_dim], seed)
-            return decoder(z) if y is None else decoder(z, y)
+            mean, variance, *_ = decoder(z) if y is None else decoder(z, y)
+            return mean, variance
 
         self._rows = tf.function(rows, jit_compile=True, autograph=False)
         self._moments = tf.function(moments, jit_compile=True, autograph=False)

@@ -22,7 +22,7 @@ class RefinedModel:
         self.device = device
 
     def decode(self, z: np.ndarray, y: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        mean, variance = self._decoder(tf.constant(z), None if y is None else tf.constant(y))
+        mean, variance, *_ = self._decoder(tf.constant(z), None if y is None else tf.constant(y))
         return mean.numpy(), variance.numpy()
 
     def simulate(self, n_rows: int, y: np.ndarray | None, seed: int) -> np.ndarray:

@@ -18,8 +18,9 @@ from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.stages.reporting import Advance, Report
 from bayesnde_cli.stages.training.checkpoints import Checkpoints
 from bayesnde_cli.stages.training.looks import Judge, chosen_look, n_misses
+from bayesnde_cli.stages.training.noisy_values import NoisyValues, read_noisy_values
 from bayesnde_cli.stages.training.phases import Networks, Phase, first_weights, phases_of
-from bayesnde_cli.stages.training.rows import Rows, read_fresh_noise, read_rows
+from bayesnde_cli.stages.training.rows import Rows, read_rows
 from bayesnde_cli.stages.training.sizes import sized
 from bayesnde_cli.stages.weights import read_networks
 
@@ -55,21 +56,20 @@ def fit(layout: RunLayout, config: TrainingConfig, checkpoints: Checkpoints, rep
     train = read_rows(layout, "train")
     _refuse_depth_of_images(config, train)
     config = sized(config, len(train.x), are_images=train.image is not None)
-    networks, weights = _model(layout, config, train)
-    phases = phases_of(config, networks, train)
     assert config.seed is not None
+    values = read_noisy_values(layout, derive_seed(config.seed, config.stage))
+    networks, weights = _model(layout, config, train, values)
+    phases = phases_of(config, networks, train)
     seed = tf.constant(derive_seed(config.seed, config.stage) % 2**31, tf.int32)
     judge = Judge(config, networks, read_rows(layout, "validation"))
     x, y = train.tensors()
-    has_fresh_noise = any(phase.has_fresh_noise for phase in phases)
-    fresh = read_fresh_noise(layout, derive_seed(config.seed, config.stage)) if has_fresh_noise else None
 
     def rows_of(phase: Phase, n_rounds: int) -> tf.Tensor:
         """The rows as the next round sees them."""
-        if fresh is None or not phase.has_fresh_noise:
+        if values is None or not phase.has_fresh_noise:
             return x
         assert phase.rounds_per_epoch is not None
-        return fresh.x(n_rounds // phase.rounds_per_epoch)
+        return values.x(n_rounds // phase.rounds_per_epoch)
 
     def entered(index: int, weights: Parameters) -> Any:
         phase = phases[index]
@@ -130,10 +130,14 @@ def _refuse_depth_of_images(config: TrainingConfig, rows: Rows) -> None:
         )
 
 
-def _model(layout: RunLayout, config: TrainingConfig, rows: Rows) -> tuple[Networks, dict[str, tf.Tensor]]:
+def _model(
+    layout: RunLayout, config: TrainingConfig, rows: Rows, values: NoisyValues | None
+) -> tuple[Networks, dict[str, tf.Tensor]]:
     """Networks and weights before the first round: fresh for `warmstart`, the warm start's for `refine`."""
     if isinstance(config, WarmstartConfig):
         networks = fresh_networks(config, rows.x.shape[1], rows.n_classes, rows.image)
+        if config.cells and values is not None:
+            networks = replace(networks, decoder=replace(networks.decoder, cells=values.cells()))
         return networks, first_weights(config, networks)
     stored = read_networks(layout, "warmstart")
     weights = {name: tf.constant(array) for name, array in stored.weights.items()}

@@ -9,9 +9,8 @@ import tensorflow as tf
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.tables import read_table
 from bayesnde_cli.data.image import ImageShape
-from bayesnde_cli.data.schema import Schema
-from bayesnde_cli.rng import bits_at, derive_seed
-from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION, raw_fields, rows_schema, stored_values
+from bayesnde_cli.rng import bits_at
+from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION, rows_schema
 from bayesnde_cli.stages.reading import odd_rows_refused, read_schema, refuse_gaps
 
 
@@ -58,36 +57,6 @@ def read_rows(layout: RunLayout, split: str) -> Rows:
             y=schema.one_hot(table[condition].to_pylist()) if condition else None,
             image=schema.image,
         )
-
-
-class FreshNoise:
-    """Training rows whose dequantisation noise is drawn anew for every epoch.
-
-    A model that meets the same rows with the same noise again and again learns the noise by heart, too.
-    """
-
-    def __init__(self, schema: Schema, values: np.ndarray, row_ids: np.ndarray, seed: int) -> None:
-        self._schema, self._values, self._row_ids, self._seed = schema, values, row_ids, seed
-        self._last: tuple[int, tf.Tensor] | None = None
-
-    def x(self, epoch: int) -> tf.Tensor:
-        """The rows in the model's space, as this epoch sees them. (rows, p) float32."""
-        if self._last is None or self._last[0] != epoch:
-            anew = replace(self._schema, seed=derive_seed(self._seed, "dequantize", epoch))
-            self._last = epoch, tf.constant(anew.scale(self._values, self._row_ids)[0])
-        return self._last[1]
-
-
-def read_fresh_noise(layout: RunLayout, seed: int) -> FreshNoise | None:
-    """The training rows with noise for every epoch; None where no column has any, and for images."""
-    schema = read_schema(layout)
-    if schema.image is not None or all(feature.map.noise is None for feature in schema.features):
-        return None
-    path = layout.split_file("train")
-    columns = pa.schema([rows_schema(schema).field("row_id"), *raw_fields(schema)])
-    table = read_table(path, ROWS_SCHEMA, columns, schema_version=ROWS_SCHEMA_VERSION)
-    with odd_rows_refused(path):
-        return FreshNoise(schema, stored_values(table, schema), table["row_id"].to_numpy(), seed)
 
 
 def labels_like(y: np.ndarray | None, n: int) -> np.ndarray | None:

@@ -1,0 +1,90 @@
+"""The whole estimate for rows whose columns are values with noise: the cells' likelihood against quadrature."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy.stats import norm, truncnorm
+
+from bayesnde_cli.inference.block import Rows
+from bayesnde_cli.inference.budget import EngineSettings
+from bayesnde_cli.inference.engine import Engine, FittedModel
+from bayesnde_cli.model.cells import ColumnCells, joined_cells
+
+# Two columns of categories, one of whole numbers that was only scaled, one without cells; two latents.
+CATEGORIES = ColumnCells((-100.0, -0.3, 0.9), (-0.3, 0.9, 100.0))
+NUMBERS = ColumnCells(tuple(np.arange(-5.0, 5.0)), tuple(np.arange(-4.0, 6.0)), width=0.5)
+COLUMNS = (CATEGORIES, CATEGORIES, NUMBERS, ColumnCells())
+WEIGHTS = np.array([[1.0, 0.3], [-0.6, 1.0], [1.5, -0.5], [0.4, 0.4]])
+SD = np.array([0.15, 0.4, 0.3, 0.5])
+
+
+def _decoder(z: tf.Tensor) -> tuple:
+    mean = tf.linalg.matvec(tf.constant(WEIGHTS, z.dtype), z)
+    return mean, tf.broadcast_to(tf.constant(SD**2, z.dtype), tf.shape(mean)), joined_cells(COLUMNS)
+
+
+def _rows(n: int, seed: int) -> np.ndarray:
+    """Rows of the model, by scipy: a normal draw, and where it falls into a cell, noise of that cell."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, 2)) @ WEIGHTS.T + SD * rng.standard_normal((n, 4))
+    for column, cells in enumerate(COLUMNS):
+        for lower, upper in zip(cells.lower, cells.upper, strict=True):
+            here = (x[:, column] >= lower) & (x[:, column] < upper)
+            if cells.width:
+                x[here, column] = 0.5 * (lower + upper) + cells.width * (rng.random(here.sum()) - 0.5)
+            else:
+                x[here, column] = truncnorm.rvs(lower, upper, size=here.sum(), random_state=rng)
+    return x.astype(np.float32)
+
+
+def _by_quadrature(x: np.ndarray) -> np.ndarray:
+    grid = np.linspace(-6.0, 6.0, 801)
+    z = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
+    log_prior = norm.logpdf(z).sum(axis=1) + 2 * np.log(grid[1] - grid[0])
+    mean = z @ WEIGHTS.T
+    known: dict[tuple[int, float], np.ndarray] = {}
+    truth = np.empty(len(x))
+    for index, row in enumerate(x.astype(float)):
+        total = log_prior.copy()
+        for column, cells in enumerate(COLUMNS):
+            own = [pair for pair in zip(cells.lower, cells.upper, strict=True) if pair[0] <= row[column] < pair[1]]
+            if not own:
+                total += norm.logpdf(row[column], mean[:, column], SD[column])
+                continue
+            lower, upper = own[0]
+            if (column, lower) not in known:
+                edges = ((edge - mean[:, column]) / SD[column] for edge in (upper, lower))
+                known[column, lower] = np.log(np.maximum(np.subtract(*map(norm.cdf, edges)), 1e-300))
+            inside = -np.log(cells.width) if cells.width else truncnorm.logpdf(row[column], lower, upper)
+            total += known[column, lower] + inside
+        truth[index] = np.logaddexp.reduce(total)
+    return truth
+
+
+@pytest.fixture(scope="module")
+def scored() -> tuple[dict[str, np.ndarray], np.ndarray]:
+    rows = Rows(_rows(256, seed=1), None, None)
+    engine = Engine(FittedModel(_decoder, 2), EngineSettings(escalations=0))
+    return engine.score(rows, engine.sample(rows, 3), 3), _by_quadrature(rows.x)
+
+
+def test_log_densities_of_rows_in_cells_are_right_and_so_are_their_errors(
+    scored: tuple[dict[str, np.ndarray], np.ndarray],
+) -> None:
+    scores, truth = scored
+    error, se = scores["log_density_scaled"] - truth, scores["mc_se"]
+    assert abs(error.mean()) < 0.01
+    assert 0.91 <= np.mean(np.abs(error) < 1.96 * se) <= 0.985
+    assert scores["reliable"].mean() > 0.95
+    assert not np.any((np.abs(error) > 0.1) & scores["reliable"])
+
+
+def test_the_normal_density_of_the_same_places_is_another_one(
+    scored: tuple[dict[str, np.ndarray], np.ndarray],
+) -> None:
+    # Negative control: without its cells the same decoder is off by far more than the errors told.
+    rows = Rows(_rows(64, seed=1), None, None)
+    engine = Engine(FittedModel(lambda z: _decoder(z)[:2], 2), EngineSettings(escalations=0))
+    scores = engine.score(rows, engine.sample(rows, 3), 3)
+    truth = _by_quadrature(rows.x)
+    assert abs(np.mean(scores["log_density_scaled"] - truth)) > 0.1

@@ -1,0 +1,185 @@
+"""The likelihood of cells: against scipy, integrated, sampled, and in the limits."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy.stats import norm, truncnorm
+
+from bayesnde_cli.model.cells import (
+    Cells,
+    ColumnCells,
+    drawn_inside,
+    information_share,
+    joined_cells,
+    log_normal_cdf,
+    log_normal_mass,
+)
+from bayesnde_cli.model.likelihood import draw_rows, log_joint, log_likelihood
+from bayesnde_cli.model.networks import NetworkSpec
+
+# A column that went through its own distribution, one that was only scaled, and one without cells.
+NORMAL = ColumnCells((-100.0, -0.5, 0.75), (-0.5, 0.25, 100.0))
+EVEN = ColumnCells((-1.0, 0.0), (0.0, 1.0), width=0.4)
+COLUMNS = (NORMAL, EVEN, ColumnCells())
+
+
+def _cells() -> Cells:
+    cells = joined_cells(COLUMNS)
+    assert cells is not None
+    return cells
+
+
+def _log_densities(x: np.ndarray, column: int, mean: float, sd: float) -> np.ndarray:
+    """log p(x | z) of one column, the others masked."""
+    places = np.repeat(x[:, None], 3, axis=1)
+    means, variances = (np.full(places.shape, value) for value in (mean, sd**2))
+    mask = tf.constant(np.arange(3) == column)[None]
+    return log_likelihood(places, means, variances, _cells(), mask=mask, dtype=tf.float64).numpy()
+
+
+def _log_density(x: float, column: int, mean: float, sd: float) -> float:
+    return float(_log_densities(np.array([x]), column, mean, sd)[0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_normal_distribution_function_holds_in_the_far_tail(dtype: type) -> None:
+    t = np.concatenate([np.linspace(-60, 4, 400), [-10.0, -9.999, -10.001]]).astype(dtype)
+    tolerance = 2e-5 if dtype == np.float32 else 2e-6  # the series at its border
+    np.testing.assert_allclose(log_normal_cdf(tf.constant(t)).numpy(), norm.logcdf(t), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_mass_between_two_places_holds_in_both_tails(dtype: type) -> None:
+    low = np.array([-40.0, -12.0, -3.0, -0.1, 0.0, 2.0, 8.0, 30.0, -100.0, 0.5], dtype)
+    high = np.array([-39.5, -11.0, 5.0, 0.1, 1e-2, 2.5, 9.0, 100.0, 100.0, 0.52], dtype)
+    a, b = low.astype(float), high.astype(float)
+    left = np.where(a + b > 0, -b, a), np.where(a + b > 0, -a, b)
+    truth = norm.logcdf(left[1]) + np.log(-np.expm1(norm.logcdf(left[0]) - norm.logcdf(left[1])))
+    tolerance = 1e-4 if dtype == np.float32 else 2e-6
+    np.testing.assert_allclose(log_normal_mass(low, high).numpy(), truth, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("mean", "sd"), [(0.1, 0.3), (-0.7, 1.0), (0.3, 0.02), (2.0, 0.5)])
+@pytest.mark.parametrize("column", [0, 1])
+def test_the_density_of_a_column_integrates_to_one(column: int, mean: float, sd: float) -> None:
+    cells = COLUMNS[column]
+    edges = sorted({*np.clip([*cells.lower, *cells.upper], -9.0, 9.0), -9.0, 9.0})
+    half, total = 0.5 * cells.width, 0.0
+    for low, high in pairwise(edges):
+        if half and low in cells.lower:  # inside a cell there is noise around the middle only
+            low, high = 0.5 * (low + high) - half, 0.5 * (low + high) + half
+        n = 20_000
+        middles = low + (np.arange(n) + 0.5) * (high - low) / n
+        total += np.exp(_log_densities(middles, column, mean, sd)).mean() * (high - low)
+    assert total == pytest.approx(1.0, abs=1e-5)
+
+
+def test_inside_a_cell_the_density_is_that_of_cell_and_noise() -> None:
+    mean, sd = 0.4, 0.3
+    probability = norm.cdf(0.25, mean, sd) - norm.cdf(-0.5, mean, sd)
+    truth = math.log(probability) + truncnorm.logpdf(0.1, -0.5, 0.25)
+    assert _log_density(0.1, 0, mean, sd) == pytest.approx(truth, abs=1e-6)
+    probability = norm.cdf(1.0, mean, sd) - norm.cdf(0.0, mean, sd)
+    assert _log_density(0.6, 1, mean, sd) == pytest.approx(math.log(probability / 0.4), abs=1e-6)
+    # Between cells, and without any, it is the density of the place.
+    assert _log_density(0.5, 0, mean, sd) == pytest.approx(norm.logpdf(0.5, mean, sd), abs=1e-9)
+    assert _log_density(0.6, 2, mean, sd) == pytest.approx(norm.logpdf(0.6, mean, sd), abs=1e-9)
+
+
+def test_where_in_its_cell_a_row_lies_says_nothing_of_the_latent() -> None:
+    x = tf.constant([[-0.4, 0.5, 0.0], [0.2, 0.6, 0.0]], tf.float32)
+    z = tf.random.stateless_normal([2, 3], [1, 2])
+    decoder = lambda z: (z, 0.1 + tf.square(z), _cells())  # noqa: E731
+    with tf.GradientTape() as tape:
+        tape.watch(z)
+        value = log_joint(tf.repeat(z[:1], 2, axis=0), x, decoder)
+        difference = value[0] - value[1]
+    slope = tape.gradient(difference, z)
+    np.testing.assert_allclose(slope.numpy(), 0.0, atol=1e-5)
+    assert float(difference) != 0.0  # their noise has another density, though
+
+
+def test_narrow_cells_are_points() -> None:
+    narrow = joined_cells((ColumnCells((0.3,), (0.302,), width=0.002),))
+    x, mean, variance = (tf.constant([[value]], tf.float64) for value in (0.301, 0.1, 0.25))
+    found, point = (float(log_likelihood(x, mean, variance, cells)[0]) for cells in (narrow, None))
+    assert found == pytest.approx(point, abs=1e-4)  # edges are float32: a width of 0.002 is known to 1e-5
+
+
+def test_a_missing_cell_counts_for_nothing_and_spoils_no_slope() -> None:
+    mean = tf.constant([[0.1, 0.2, 0.3]])
+    with tf.GradientTape() as tape:
+        tape.watch(mean)
+        x, mask = tf.constant([[math.nan, 0.5, 0.3]]), tf.constant([[False, True, True]])
+        value = log_likelihood(x, mean, tf.ones([1, 3]), _cells(), mask=mask)
+    assert math.isfinite(float(value[0]))
+    slope = tape.gradient(value, mean).numpy()[0]
+    assert slope[0] == 0.0
+    assert np.isfinite(slope).all()
+
+
+def test_slopes_are_those_of_the_density_far_from_the_mean_too() -> None:
+    for mean in (-30.0, -1.0, 0.1, 5.0, 60.0):
+        with tf.GradientTape() as tape:
+            at = tf.constant([[mean, mean, mean]], tf.float32)
+            tape.watch(at)
+            value = log_likelihood(tf.constant([[0.0, 0.5, 0.0]]), at, tf.fill([1, 3], 0.04), _cells())
+        slope = tape.gradient(value, at).numpy()[0]
+        step = 1e-4
+        truth = [(_log_density(x, column, mean + step, 0.2) - _log_density(x, column, mean - step, 0.2)) / (2 * step)
+                 for column, x in enumerate((0.0, 0.5, 0.0))]  # fmt: skip
+        np.testing.assert_allclose(slope, truth, rtol=2e-3, atol=2e-3)
+
+
+def test_rows_drawn_from_the_model_have_the_density_that_is_scored() -> None:
+    decoder = lambda z: (0.3 * z, 0.2 + 0.0 * z, _cells())  # noqa: E731
+    x = draw_rows(decoder, 200_000, 3, tf.constant([3, 4])).numpy()
+    sd = math.sqrt(0.09 + 0.2)
+    for column, places in ((0, np.linspace(-1.5, 1.5, 13)), (1, np.linspace(-1.5, 1.5, 13))):
+        for low, high in pairwise(places):
+            share = float(np.mean((x[:, column] >= low) & (x[:, column] < high)))
+            fine = np.linspace(low, high, 401)[:-1] + (high - low) / 800
+            density = np.exp(_log_densities(fine, column, 0.0, sd))
+            if column == 1:  # no noise reaches the gaps between the cells
+                middle = np.floor(fine) + 0.5
+                density = np.where((np.abs(fine) < 1.0) & (np.abs(fine - middle) > 0.2), 0.0, density)
+            assert share == pytest.approx(float(density.mean() * (high - low)), abs=0.004)
+
+
+def test_draws_stay_in_their_cells() -> None:
+    x = tf.constant(np.random.default_rng(0).normal(size=(5000, 3)), tf.float32)
+    uniform = tf.random.stateless_uniform([5000, 3], [1, 1], minval=1e-7)
+    moved = drawn_inside(x, uniform, _cells()).numpy()
+    for lower, upper in zip(NORMAL.lower, NORMAL.upper, strict=True):
+        here = (x[:, 0] >= lower) & (x[:, 0] < upper)
+        assert ((moved[here, 0] >= lower) & (moved[here, 0] <= upper)).all()
+    assert np.array_equal(moved[:, 2], x[:, 2])
+
+
+def test_a_cell_says_as_much_of_the_mean_as_its_curvature() -> None:
+    for low, high in ((-1.0, 0.5), (-0.1, 0.1), (2.0, 3.0), (-8.0, 8.0), (0.0, 100.0), (6.0, 100.0)):
+        edges = tf.constant([low, high], tf.float64)
+        step = 1e-3
+        three = [float(log_normal_mass(edges[0] - shift, edges[1] - shift)) for shift in (-step, 0.0, step)]
+        curvature = -(three[0] - 2 * three[1] + three[2]) / step**2
+        assert float(information_share(edges[0], edges[1])) == pytest.approx(curvature, abs=1e-4)
+    assert float(information_share(tf.constant(1000.0), tf.constant(1001.0))) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "width"),
+    [((0.0,), (0.0,), 0.0), ((0.0, 1.0), (1.5, 2.0), 0.0), ((1.0, 0.0), (2.0, 1.0), 0.0), ((0.0,), (1.0,), -1.0),
+     ((0.0,), (1.0,), math.nan), ((0.0,), (math.inf,), 0.0), ((math.nan,), (1.0,), 0.0)],
+)  # fmt: skip
+def test_cells_that_overlap_or_are_none_are_refused(lower: tuple, upper: tuple, width: float) -> None:
+    with pytest.raises(ValueError, match="expected cells in increasing order"):
+        ColumnCells(lower, upper, width)
+
+
+def test_a_network_has_cells_for_each_column_or_none() -> None:
+    assert joined_cells((ColumnCells(), ColumnCells())) is None
+    with pytest.raises(ValueError, match="expected cells for each of 2 columns, got 3"):
+        NetworkSpec(1, 2, ("mean", "raw_variance"), cells=COLUMNS)

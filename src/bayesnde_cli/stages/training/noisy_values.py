@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.tables import read_table
+from bayesnde_cli.data.kinds import Kind
 from bayesnde_cli.data.scaling.value_cells import value_cells
 from bayesnde_cli.data.schema import Feature, Schema
 from bayesnde_cli.model.cells import END, ColumnCells
@@ -60,6 +61,8 @@ def _column_cells(feature: Feature, values: np.ndarray) -> ColumnCells:
     cells = value_cells(feature.map, known)
     if cells is None:
         return ColumnCells()
+    if feature.kind is Kind.CATEGORICAL:  # beyond the ends there are no values
+        cells.lower[known == 0.0], cells.upper[known == len(feature.categories) - 1.0] = -np.inf, np.inf
     # As float32, which is how rows are looked up.
     lower, upper = (np.clip(edge.astype(np.float32), -END, END) for edge in (cells.lower, cells.upper))
     is_kept = (counts >= _LEAST_SHARE * len(values)) & (upper - lower >= _LEAST_WIDTH)

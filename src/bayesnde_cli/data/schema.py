@@ -13,7 +13,7 @@ from bayesnde_cli.data.kinds import Kind
 from bayesnde_cli.data.roles import Roles, listed
 from bayesnde_cli.data.scaling import CategoricalMarginal, ColumnMap, Logit, map_from_json
 from bayesnde_cli.data.scaling.logit import HIGHEST, LOWEST
-from bayesnde_cli.data.scaling.value_cells import value_cells
+from bayesnde_cli.data.scaling.value_cells import noise_width, value_cells
 from bayesnde_cli.errors import BadInput
 from bayesnde_cli.rng import derive_seed, uniform_at
 
@@ -81,12 +81,20 @@ class Feature:
         fraction = noise_fractions(self.name, row_ids, seed)
         u, log_slope = self.map.forward(values, fraction)
         at_edge = np.flatnonzero(np.minimum(fraction, 1.0 - fraction) < _EDGE)
-        if len(at_edge) and (cells := value_cells(self.map, values[at_edge])) is not None:
+        if len(at_edge) and noise_width(self.map) is not None:
             # The model finds a value's cell by where it lies: float32 must not round it into the next one.
-            lower, upper = (np.asarray(edge, np.float32) for edge in (cells.lower, cells.upper))
+            lower, upper = (edge.astype(np.float32) for edge in self.cells(values[at_edge]))
             inside = np.nextafter(lower, np.float32(np.inf)), np.nextafter(upper, np.float32(-np.inf))
             u[at_edge] = np.clip(u[at_edge], *inside)
         return u, log_slope
+
+    def cells(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The ends of the cell of each value, of a column with noise, in the model's space. (n,) each."""
+        lower, upper = value_cells(self.map, values)
+        if self.kind is Kind.CATEGORICAL:  # beyond the ends there are no values
+            lower[values == 0.0] = -np.inf
+            upper[values == len(self.categories) - 1.0] = np.inf
+        return lower, upper
 
     def noisy(self, values: np.ndarray, row_ids: np.ndarray, seed: int) -> np.ndarray:
         """The quantity whose density is reported: the column with its noise, in the units of the file. (rows,)."""

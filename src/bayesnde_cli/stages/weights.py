@@ -40,14 +40,15 @@ def read_networks(layout: RunLayout, stage: str) -> StoredNetworks:
 
 def _spec(path: Path, network: str, stored: Any, *, n_arrays: int) -> NetworkSpec:
     try:
-        cells = tuple(_cells(column) for column in stored.get("cells", ()))  # older networks know none
-        spec = NetworkSpec(**{**stored, "heads": tuple(stored["heads"]), "cells": cells})
+        given = {"cells": (), **stored}  # older networks know no cells
+        given |= {"heads": tuple(given["heads"]), "cells": tuple(map(_cells, given["cells"]))}
+        spec = NetworkSpec(**given)
         spec = spec if spec.image is None else replace(spec, image=tuple(spec.image))  # type: ignore[arg-type]
         sizes = (spec.n_in, spec.n_out, spec.n_classes, spec.width, spec.depth, *(spec.image or ()))
         # A layer has two arrays at least: whoever says more layers than that would have us count them.
         is_sound = all(is_count(size) for size in sizes) and spec.depth <= n_arrays
         is_sound = is_sound and all(isinstance(head, str) for head in spec.heads)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, f"{network} is {stored!r}: {error}") from error
     if not is_sound:
         raise _damaged(path, f"{network} is {stored!r}")

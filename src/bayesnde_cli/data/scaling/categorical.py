@@ -35,10 +35,6 @@ class CategoricalMarginal:
         mass = (1.0 - w) * (self.counts / np.sum(self.counts)) + w / len(self.counts)
         return Cells(sums_before(mass), mass, sums_before(mass[::-1])[::-1])
 
-    def cells_at(self, value: Array) -> Cells:
-        """The cells of these codes."""
-        return self._cells.take(value.astype(np.int64))
-
     def forward(self, value: Array, fraction: Array | None = None) -> tuple[Array, Array]:
         code, fraction = as_float(value), given(fraction)
         is_code = (code >= 0) & (code < len(self.counts)) & (code == np.floor(code))

@@ -53,10 +53,9 @@ class LatticeMarginal:
     @cached_property
     def _table(self) -> Cells:
         """The cells of the values seen."""
-        return self.cells_at(self.values)
+        return self._cells_at(self.values)
 
-    def cells_at(self, value: Array) -> Cells:
-        """The cells of these values."""
+    def _cells_at(self, value: Array) -> Cells:
         w = self.background_weight
         frequency, below, above = self._frequencies
         left = np.searchsorted(self.values, value, side="left")
@@ -84,7 +83,7 @@ class LatticeMarginal:
 
     def _unseen(self, value: Array, fraction: Array) -> tuple[Array, Array]:
         """u and log P(v) of values that are not in the table."""
-        cells = self.cells_at(value)
+        cells = self._cells_at(value)
         u = cells.normal_at(fraction)
         far = np.minimum(cells.lower, cells.upper) < _FAR_TAIL
         if far.any():
@@ -119,12 +118,12 @@ class LatticeMarginal:
         # The largest integer whose cell starts at or below u, by bisection.
         for _ in range(64):
             middle = np.ceil(low + 0.5 * (high - low))
-            starts_below = self.cells_at(middle).normal_at(np.zeros(len(u))) <= u
+            starts_below = self._cells_at(middle).normal_at(np.zeros(len(u))) <= u
             low = np.where(starts_below, middle, low)
             high = np.where(starts_below, high, np.maximum(middle - 1.0, low))
             if not (low < high).any():
                 break
-        return self.noise.add(low, self.cells_at(low).fraction_at(u))
+        return self.noise.add(low, self._cells_at(low).fraction_at(u))
 
     def _outside(self, u: Array, is_below: np.ndarray) -> Array:
         """Where u lies beyond the table, below or above it: only the background has mass there. Shape (n,)."""

@@ -1,6 +1,4 @@
-"""Where the values of a column with noise lie in the model's space: cells that noise does not leave."""
-
-from typing import NamedTuple
+"""Where the values of a column with noise lie in the model's space: each has a cell, which its noise does not leave."""
 
 import numpy as np
 
@@ -10,23 +8,29 @@ from bayesnde_cli.data.scaling.column_map import Array, ColumnMap
 from bayesnde_cli.data.scaling.lattice import LatticeMarginal
 
 
-class ValueCells(NamedTuple):
-    """The cell of each value, (n,) each. Cells of neighbouring values touch."""
+def value_cells(column: ColumnMap, values: Array) -> tuple[Array, Array]:
+    """The ends of each value's cell: between them lies what `to_value` takes back to the value. (n,) each.
 
-    lower: Array
-    upper: Array
-    width: float  # of uniform noise inside; 0: inside, it is a standard normal cut to the cell
+    Maps of a lattice have nothing between their cells; the others are cut halfway between the values.
+    """
+    assert column.noise is not None
+    half = 0.5 if _is_marginal(column) else 0.5 / column.noise.width
+    with np.errstate(divide="ignore"):  # the outer ends of bytes under a logit are infinite, as they should be
+        low, high = (column.forward(values, np.full(len(values), 0.5 + side * half))[0] for side in (-1, 1))
+    return low, high
 
 
-def value_cells(column: ColumnMap, values: Array) -> ValueCells | None:
-    """The cells of values that the column's map knows; None if it has no noise, or if cells would overlap."""
-    if isinstance(column, LatticeMarginal | CategoricalMarginal):
-        cells = column.cells_at(values)
-        ends = cells.normal_at(np.zeros(len(values))), cells.normal_at(np.ones(len(values)))
-        return ValueCells(*ends, 0.0)
+def noise_width(column: ColumnMap) -> float | None:
+    """How wide uniform noise is inside a cell; 0 if it is a standard normal cut to the cell; None if it is neither.
+
+    Noise that is wider than a step leaves the cell, and has no width inside it.
+    """
+    if _is_marginal(column):
+        return 0.0
     if isinstance(column, Affine) and column.noise is not None and column.noise.width <= 1.0:
-        low, high = column.noise
-        middle = values + 0.5 * (low + high)
-        lower, upper = (((middle + side) - column.shift) / column.scale for side in (-0.5, 0.5))
-        return ValueCells(lower, upper, column.noise.width / column.scale)
+        return column.noise.width / column.scale
     return None
+
+
+def _is_marginal(column: ColumnMap) -> bool:
+    return isinstance(column, CategoricalMarginal | LatticeMarginal)

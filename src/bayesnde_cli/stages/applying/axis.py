@@ -14,7 +14,7 @@ from scipy.special import ndtr
 
 from bayesnde_cli.data.kinds import Kind
 from bayesnde_cli.data.made_rows import MadeColumn, cells
-from bayesnde_cli.data.scaling import CategoricalMarginal, LatticeMarginal, Logit
+from bayesnde_cli.data.scaling import Logit
 from bayesnde_cli.data.scaling.logit import HIGHEST, LOWEST
 from bayesnde_cli.data.schema import Feature
 from bayesnde_cli.errors import BadUsage
@@ -84,7 +84,7 @@ def axis_at(feature: Feature, places: np.ndarray) -> Axis:
     """The axis of a column with these points."""
     if feature.map.noise is None:
         return PointAxis(feature, places, *feature.map.forward(places))
-    return CellAxis(feature, places, *_cells_of(feature, places))
+    return CellAxis(feature, places, *feature.cells(places))
 
 
 def axis_between(feature: Feature, low: float, high: float, n_points: int) -> Axis:
@@ -108,17 +108,3 @@ def axis_between(feature: Feature, low: float, high: float, n_points: int) -> Ax
 
 def _bounds(feature: Feature) -> str:
     return " from 0 to 255" if isinstance(feature.map, Logit) else ""
-
-
-def _cells_of(feature: Feature, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The ends of each value's cell in the model's space: what `to_value` takes back to the value."""
-    noise = feature.map.noise
-    assert noise is not None
-    # Maps of a lattice have nothing between their cells; the others are cut halfway between the values.
-    half = 0.5 if isinstance(feature.map, CategoricalMarginal | LatticeMarginal) else 0.5 / noise.width
-    with np.errstate(divide="ignore"):  # the outer ends of bytes under a logit are infinite, as they should be
-        low, high = (feature.map.forward(values, np.full(len(values), 0.5 + side * half))[0] for side in (-1, 1))
-    if feature.kind is Kind.CATEGORICAL:  # beyond the ends there are no values
-        low[values == 0.0] = -np.inf
-        high[values == len(feature.categories) - 1.0] = np.inf
-    return low, high

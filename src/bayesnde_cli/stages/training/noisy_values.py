@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.tables import read_table
-from bayesnde_cli.data.kinds import Kind
-from bayesnde_cli.data.scaling.value_cells import value_cells
+from bayesnde_cli.data.scaling.value_cells import noise_width
 from bayesnde_cli.data.schema import Feature, Schema
 from bayesnde_cli.model.cells import END, ColumnCells
 from bayesnde_cli.rng import derive_seed
@@ -57,14 +56,12 @@ def read_noisy_values(layout: RunLayout, seed: int) -> NoisyValues | None:
 
 
 def _column_cells(feature: Feature, values: np.ndarray) -> ColumnCells:
-    known, counts = np.unique(values, return_counts=True)
-    cells = value_cells(feature.map, known)
-    if cells is None:
+    width = None if feature.map.noise is None else noise_width(feature.map)
+    if width is None:
         return ColumnCells()
-    if feature.kind is Kind.CATEGORICAL:  # beyond the ends there are no values
-        cells.lower[known == 0.0], cells.upper[known == len(feature.categories) - 1.0] = -np.inf, np.inf
+    known, counts = np.unique(values, return_counts=True)
     # As float32, which is how rows are looked up.
-    lower, upper = (np.clip(edge.astype(np.float32), -END, END) for edge in (cells.lower, cells.upper))
+    lower, upper = (np.clip(edge.astype(np.float32), -END, END) for edge in feature.cells(known))
     is_kept = (counts >= _LEAST_SHARE * len(values)) & (upper - lower >= _LEAST_WIDTH)
     upper[:-1] = np.where(np.diff(known) == 1.0, lower[1:], upper[:-1])  # neighbours touch, to the last bit
-    return ColumnCells(tuple(lower[is_kept].tolist()), tuple(upper[is_kept].tolist()), cells.width)
+    return ColumnCells(tuple(lower[is_kept].tolist()), tuple(upper[is_kept].tolist()), width)

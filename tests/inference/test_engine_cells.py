@@ -12,7 +12,7 @@ from bayesnde_cli.model.cells import ColumnCells, joined_cells
 
 # Two columns of categories, one of whole numbers that was only scaled, one without cells; two latents.
 CATEGORIES = ColumnCells((-100.0, -0.3, 0.9), (-0.3, 0.9, 100.0))
-NUMBERS = ColumnCells(tuple(np.arange(-5.0, 5.0)), tuple(np.arange(-4.0, 6.0)), width=0.5)
+NUMBERS = ColumnCells(tuple(np.arange(-5.0, 5.0)), tuple(np.arange(-4.0, 6.0)), width=0.5, step=1.0)
 COLUMNS = (CATEGORIES, CATEGORIES, NUMBERS, ColumnCells())
 WEIGHTS = np.array([[1.0, 0.3], [-0.6, 1.0], [1.5, -0.5], [0.4, 0.4]])
 SD = np.array([0.15, 0.4, 0.3, 0.5])

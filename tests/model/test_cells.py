@@ -9,8 +9,8 @@ import tensorflow as tf
 from scipy.stats import norm, truncnorm
 
 from bayesnde_cli.model.cells import (
-    Cells,
     ColumnCells,
+    ValueCells,
     drawn_inside,
     information_share,
     joined_cells,
@@ -22,11 +22,11 @@ from bayesnde_cli.model.networks import NetworkSpec
 
 # A column that went through its own distribution, one that was only scaled, and one without cells.
 NORMAL = ColumnCells((-100.0, -0.5, 0.75), (-0.5, 0.25, 100.0))
-EVEN = ColumnCells((-1.0, 0.0), (0.0, 1.0), width=0.4)
+EVEN = ColumnCells((-1.0, 0.0), (0.0, 1.0), width=0.4, step=1.0)
 COLUMNS = (NORMAL, EVEN, ColumnCells())
 
 
-def _cells() -> Cells:
+def _cells() -> ValueCells:
     cells = joined_cells(COLUMNS)
     assert cells is not None
     return cells
@@ -103,7 +103,7 @@ def test_where_in_its_cell_a_row_lies_says_nothing_of_the_latent() -> None:
 
 
 def test_narrow_cells_are_points() -> None:
-    narrow = joined_cells((ColumnCells((0.3,), (0.302,), width=0.002),))
+    narrow = joined_cells((ColumnCells((0.3,), (0.302,), width=0.002, step=0.002),))
     x, mean, variance = (tf.constant([[value]], tf.float64) for value in (0.301, 0.1, 0.25))
     found, point = (float(log_likelihood(x, mean, variance, cells)[0]) for cells in (narrow, None))
     assert found == pytest.approx(point, abs=1e-4)  # edges are float32: a width of 0.002 is known to 1e-5
@@ -166,17 +166,33 @@ def test_a_cell_says_as_much_of_the_mean_as_its_curvature() -> None:
         three = [float(log_normal_mass(edges[0] - shift, edges[1] - shift)) for shift in (-step, 0.0, step)]
         curvature = -(three[0] - 2 * three[1] + three[2]) / step**2
         assert float(information_share(edges[0], edges[1])) == pytest.approx(curvature, abs=1e-4)
-    assert float(information_share(tf.constant(1000.0), tf.constant(1001.0))) <= 1.0
+
+
+def test_a_far_cell_says_nearly_as_much_as_a_point_in_float32_too() -> None:
+    low = np.array([16.0, 60.0, 100.0, 300.0, -200.0, -1000.0, -16.0])
+    high = np.array([17.0, 100.0, 102.0, 310.0, -190.0, -999.0, -14.9])
+    shares = information_share(tf.constant(low, tf.float32), tf.constant(high, tf.float32)).numpy()
+    end = np.minimum(np.abs(low), np.abs(high))
+    np.testing.assert_allclose(shares, 1.0 - 1.0 / end**2, atol=2e-3)
+
+
+def test_a_last_category_that_reaches_to_infinity_is_drawn_around_its_value() -> None:
+    cells = joined_cells((ColumnCells((-100.0, 0.4), (0.4, 100.0), width=0.5, step=0.8),))
+    assert cells is not None
+    x = tf.constant([[-3.0], [0.3], [0.5], [40.0]])
+    for uniform, side in ((1e-6, -0.25), (0.5, 0.0), (1.0 - 1e-6, 0.25)):
+        moved = drawn_inside(x, tf.fill([4, 1], uniform), cells).numpy()[:, 0]
+        np.testing.assert_allclose(moved, np.array([0.0, 0.0, 0.8, 0.8]) + side, atol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("lower", "upper", "width"),
     [((0.0,), (0.0,), 0.0), ((0.0, 1.0), (1.5, 2.0), 0.0), ((1.0, 0.0), (2.0, 1.0), 0.0), ((0.0,), (1.0,), -1.0),
-     ((0.0,), (1.0,), math.nan), ((0.0,), (math.inf,), 0.0), ((math.nan,), (1.0,), 0.0)],
+     ((0.0,), (1.0,), math.nan), ((0.0,), (math.inf,), 0.0), ((math.nan,), (1.0,), 0.0), ((0.0,), (1.0,), 1.1)],
 )  # fmt: skip
 def test_cells_that_overlap_or_are_none_are_refused(lower: tuple, upper: tuple, width: float) -> None:
     with pytest.raises(ValueError, match="expected cells in increasing order"):
-        ColumnCells(lower, upper, width)
+        ColumnCells(lower, upper, width, step=1.0)
 
 
 def test_a_network_has_cells_for_each_column_or_none() -> None:

@@ -11,11 +11,14 @@ import pytest
 import fake_training
 from bayesnde_cli.artifacts.arrays import read_arrays, write_arrays
 from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.data.kinds import Kind
+from bayesnde_cli.data.scaling import Affine, Noise
+from bayesnde_cli.data.schema import Feature
 from bayesnde_cli.errors import BadArtifact
 from bayesnde_cli.model.cells import END, ColumnCells, find_cells, joined_cells
 from bayesnde_cli.stages.reading import read_schema
 from bayesnde_cli.stages.training import fitting
-from bayesnde_cli.stages.training.noisy_values import read_noisy_values
+from bayesnde_cli.stages.training.noisy_values import _column_cells, read_noisy_values
 from bayesnde_cli.stages.training.rows import read_rows
 from bayesnde_cli.stages.weights import read_networks
 
@@ -43,7 +46,7 @@ def _prepare(own: Path, scale: str) -> None:
 
 
 def _cells(run: Path) -> tuple[ColumnCells, ...]:
-    values = read_noisy_values(RunLayout(run), 1)
+    values = read_noisy_values(RunLayout(run), read_rows(RunLayout(run), "train"), 1)
     assert values is not None
     return values.cells()
 
@@ -63,7 +66,7 @@ def test_every_row_lies_in_the_cell_of_its_value(run: Path) -> None:
     cells = joined_cells(_cells(run))
     assert cells is not None
     layout = RunLayout(run)
-    values, schema = read_noisy_values(layout, 1), read_schema(layout)
+    values, schema = read_noisy_values(layout, read_rows(layout, "train"), 1), read_schema(layout)
     assert values is not None
     for x in (read_rows(layout, "train").x, values.x(0).numpy()):
         found = find_cells(x, cells)
@@ -76,6 +79,19 @@ def test_every_row_lies_in_the_cell_of_its_value(run: Path) -> None:
             assert inside.mean() > 0.97
             # One cell for each value, and one value for each cell.
             assert len({*zip(value[inside], lower, strict=True)}) == len({*value[inside]}) == len({*lower})
+
+
+def test_a_cell_is_all_there_or_not_at_all() -> None:
+    # Unscaled percentages: the cell of 100 would reach beyond where cells may end.
+    feature = Feature("share", Kind.LATTICE, (), Affine(0.0, 1.0, Noise()))
+    found = _column_cells(feature, np.repeat(np.arange(90.0, 111.0), 10))
+    assert found == ColumnCells(tuple(np.arange(89.5, 99.0)), tuple(np.arange(90.5, 100.0)), width=1.0, step=1.0)
+
+
+def test_the_ends_of_categories_that_were_only_scaled_keep_their_values() -> None:
+    feature = Feature("kind", Kind.CATEGORICAL, ("u", "v"), Affine(0.5, 0.5, Noise(-0.2, 0.2)))
+    found = _column_cells(feature, np.repeat([0.0, 1.0], 50))
+    assert found == ColumnCells((-END, 0.0), (0.0, END), width=0.8, step=2.0)
 
 
 def test_noise_at_the_very_end_of_a_cell_does_not_leave_it_in_float32(

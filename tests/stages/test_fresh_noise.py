@@ -44,7 +44,7 @@ def _prepared(folder: Path, row: Callable[[np.random.Generator], tuple]) -> Path
 
 def test_an_epoch_moves_cells_with_noise_within_their_values_and_no_others(mixed: Path) -> None:
     layout = RunLayout(mixed)
-    noise = read_noisy_values(layout, 1)
+    noise = read_noisy_values(layout, read_rows(layout, "train"), 1)
     assert noise is not None
     first, second, as_prepared = noise.x(0).numpy(), noise.x(1).numpy(), read_rows(layout, "train").x
     assert np.array_equal(first[:, SIZES], as_prepared[:, SIZES])
@@ -59,7 +59,7 @@ def test_an_epoch_moves_cells_with_noise_within_their_values_and_no_others(mixed
 
 def test_over_many_epochs_the_noise_of_a_cell_is_uniform(mixed: Path) -> None:
     layout = RunLayout(mixed)
-    noise = read_noisy_values(layout, 1)
+    noise = read_noisy_values(layout, read_rows(layout, "train"), 1)
     assert noise is not None
     n_epochs = 400
     inverse = read_schema(layout).features[COUNTS].map.inverse
@@ -71,7 +71,7 @@ def test_over_many_epochs_the_noise_of_a_cell_is_uniform(mixed: Path) -> None:
 
 def test_an_epoch_seen_again_is_the_same_and_another_seed_is_not(mixed: Path) -> None:
     layout = RunLayout(mixed)
-    noise, again, other = (read_noisy_values(layout, seed) for seed in (1, 1, 2))
+    noise, again, other = (read_noisy_values(layout, read_rows(layout, "train"), seed) for seed in (1, 1, 2))
     assert noise is not None
     assert again is not None
     assert other is not None
@@ -81,7 +81,8 @@ def test_an_epoch_seen_again_is_the_same_and_another_seed_is_not(mixed: Path) ->
 
 
 def test_rows_without_noise_have_none_to_draw(continuous: Path) -> None:
-    assert read_noisy_values(RunLayout(continuous), 1) is None
+    layout = RunLayout(continuous)
+    assert read_noisy_values(layout, read_rows(layout, "train"), 1) is None
 
 
 @pytest.mark.parametrize(("name", "is_other"), [("mixed", True), ("continuous", False)])

@@ -13,7 +13,7 @@ from bayesnde_cli.data.kinds import Kind
 from bayesnde_cli.data.roles import Roles, listed
 from bayesnde_cli.data.scaling import CategoricalMarginal, ColumnMap, Logit, map_from_json
 from bayesnde_cli.data.scaling.logit import HIGHEST, LOWEST
-from bayesnde_cli.data.scaling.value_cells import noise_width, value_cells
+from bayesnde_cli.data.scaling.value_cells import noise_inside, value_cells
 from bayesnde_cli.errors import BadInput
 from bayesnde_cli.rng import derive_seed, uniform_at
 
@@ -81,11 +81,11 @@ class Feature:
         fraction = noise_fractions(self.name, row_ids, seed)
         u, log_slope = self.map.forward(values, fraction)
         at_edge = np.flatnonzero(np.minimum(fraction, 1.0 - fraction) < _EDGE)
-        if len(at_edge) and noise_width(self.map) is not None:
+        if len(at_edge) and noise_inside(self.map) is not None:
             # The model finds a value's cell by where it lies: float32 must not round it into the next one.
             lower, upper = (edge.astype(np.float32) for edge in self.cells(values[at_edge]))
-            inside = np.nextafter(lower, np.float32(np.inf)), np.nextafter(upper, np.float32(-np.inf))
-            u[at_edge] = np.clip(u[at_edge], *inside)
+            first, last = np.nextafter(lower, np.float32(np.inf)), np.nextafter(upper, np.float32(-np.inf))
+            u[at_edge] = np.where(first <= last, np.clip(u[at_edge], first, last), u[at_edge])
         return u, log_slope
 
     def cells(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -6,8 +6,8 @@ Where the noise fell says nothing of the row, so a column whose cells are known 
     p(x | z) = P(a < t < b) w(x | a, b),    t ~ N(mean(z), variance(z)),
 
 w the density of the noise inside the cell. A model need then not learn that rows are spread in their cells as the noise
-is, nor how sharply cells end. Outside of all cells p(x | z) is the normal density of x itself; both together integrate
-to one.
+is, nor how sharply cells end. Outside of all cells p(x | z) is the normal density of x itself; over all places that
+noise can reach, both together integrate to one.
 """
 
 import math
@@ -25,36 +25,43 @@ _FAR = -10.0
 # Nothing lies beyond: cells that reach to infinity end here.
 END = 100.0
 _NOWHERE = 2.0 * END
+# Beyond so many standard deviations a cell says nearly as much of the mean as a point.
+_FAR_END = 15.0
 
 
 @dataclass(frozen=True)
 class ColumnCells:
     """The cells of one column, apart from each other and in increasing order, in the model's space.
 
-    Inside, noise is uniform over so much `width` around the middle; a width of 0 stands for the standard normal
-    distribution cut to the cell, which uniform noise becomes where a column went through its own distribution.
+    Inside, noise is uniform over so much `width` around the value, which lies half a `step` from the ends; a width of 0
+    stands for the standard normal distribution cut to the cell, which uniform noise becomes where a column went through
+    its own distribution. Ends at -END and END stand for infinity.
     """
 
     lower: tuple[float, ...] = ()
     upper: tuple[float, ...] = ()
     width: float = 0.0
+    step: float = 0.0
 
     def __post_init__(self) -> None:
         edges = [edge for pair in zip(self.lower, self.upper, strict=True) for edge in pair]
         is_sound = all(a < b for a, b in zip(self.lower, self.upper, strict=True)) and edges == sorted(edges)
-        if not is_sound or not 0.0 <= self.width < math.inf or (edges and max(map(abs, edges)) > END):
-            raise ValueError("expected cells in increasing order, each of them with a width")
+        # The noise of a value stays in its cell.
+        is_sound = is_sound and 0.0 <= self.width <= 1.001 * self.step < math.inf
+        if not is_sound or (edges and max(map(abs, edges)) > END):
+            raise ValueError("expected cells in increasing order, with room for their noise")
 
 
-class Cells(NamedTuple):
+class ValueCells(NamedTuple):
     """The cells of all columns, filled up with cells where nothing lies."""
 
     lower: np.ndarray  # (p, cells) float32
     upper: np.ndarray
     width: np.ndarray  # (p,) float32
+    step: np.ndarray
 
 
-class Found(NamedTuple):
+class FoundCells(NamedTuple):
     """The cell of each place, of the shape of x each."""
 
     is_inside: tf.Tensor  # whether there is one
@@ -63,7 +70,7 @@ class Found(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def joined_cells(columns: tuple[ColumnCells, ...]) -> Cells | None:
+def joined_cells(columns: tuple[ColumnCells, ...]) -> ValueCells | None:
     """The cells of these columns; None if there is none."""
     n_cells = max((len(column.lower) for column in columns), default=0)
     if not n_cells:
@@ -72,20 +79,21 @@ def joined_cells(columns: tuple[ColumnCells, ...]) -> Cells | None:
     for position, column in enumerate(columns):
         lower[position, : len(column.lower)] = column.lower
         upper[position, : len(column.upper)] = column.upper
-    return Cells(lower, upper, np.array([column.width for column in columns], np.float32))
+    sizes = (np.array([getattr(column, name) for column in columns], np.float32) for name in ("width", "step"))
+    return ValueCells(lower, upper, *sizes)
 
 
-def find_cells(x: tf.Tensor, cells: Cells) -> Found:
+def find_cells(x: tf.Tensor, cells: ValueCells) -> FoundCells:
     """The cell that each place lies in. x (…, p)."""
     place = tf.cast(x, tf.float32)[..., None]
     here = (place >= cells.lower) & (place < cells.upper)  # (…, p, cells)
     is_inside = tf.reduce_any(here, axis=-1)
     lower, upper = (tf.reduce_sum(tf.where(here, edges, 0.0), axis=-1) for edges in (cells.lower, cells.upper))
     found = is_inside, tf.where(is_inside, lower, -1.0), tf.where(is_inside, upper, 1.0)
-    return Found(found[0], *(tf.cast(edge, x.dtype) for edge in found[1:]))
+    return FoundCells(found[0], *(tf.cast(edge, x.dtype) for edge in found[1:]))
 
 
-def log_cells(x: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, found: Found, width: tf.Tensor) -> tf.Tensor:
+def log_cells(x: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, found: FoundCells, width: tf.Tensor) -> tf.Tensor:
     """log P(a < t < b) + log w(x | a, b) of each place, whether in a cell or not. Shapes as in `log_normal`."""
     low, high = standard_edges(mean, variance, found)
     width = tf.cast(width, x.dtype)
@@ -96,7 +104,7 @@ def log_cells(x: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, found: Found, 
     return log_normal_mass(low, high) + inside
 
 
-def standard_edges(mean: tf.Tensor, variance: tf.Tensor, found: Found) -> tuple[tf.Tensor, tf.Tensor]:
+def standard_edges(mean: tf.Tensor, variance: tf.Tensor, found: FoundCells) -> tuple[tf.Tensor, tf.Tensor]:
     """The edges of the cells in standard deviations from the mean."""
     sd = tf.sqrt(variance)
     return (found.lower - mean) / sd, (found.upper - mean) / sd
@@ -111,8 +119,10 @@ def information_share(low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
     log_mass = log_normal_mass(low, high)
     at_low, at_high = (tf.exp(-0.5 * tf.square(edge) - HALF_LOG_TWO_PI - log_mass) for edge in (low, high))
     share = tf.square(at_low - at_high) + high * at_high - low * at_low
-    # Far out the terms are large and cancel; a cell there says nearly as much as a point.
-    return tf.clip_by_value(tf.where(tf.math.is_finite(share), share, tf.ones_like(share)), 0.0, 1.0)
+    # Far out these terms are large and cancel; t is then near the end of the cell, with a variance of about 1 / end^2.
+    end = tf.where(low > 0.0, low, tf.where(high < 0.0, -high, tf.zeros_like(low)))
+    far = 1.0 - 1.0 / tf.square(tf.maximum(end, _FAR_END))
+    return tf.clip_by_value(tf.where(end > _FAR_END, far, share), 0.0, 1.0)
 
 
 def log_normal_mass(low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
@@ -133,7 +143,7 @@ def log_normal_cdf(t: tf.Tensor) -> tf.Tensor:
     return tf.where(t > _FAR, tf.math.log(0.5 * tf.math.erfc(-math.sqrt(0.5) * near)), tail)
 
 
-def drawn_inside(x: tf.Tensor, uniform: tf.Tensor, cells: Cells) -> tf.Tensor:
+def drawn_inside(x: tf.Tensor, uniform: tf.Tensor, cells: ValueCells) -> tf.Tensor:
     """Places that lie in cells, moved to where noise puts them there: draws of w(x | a, b). uniform in (0, 1)."""
     found = find_cells(x, cells)
     is_right = found.lower + found.upper > 0.0
@@ -143,5 +153,10 @@ def drawn_inside(x: tf.Tensor, uniform: tf.Tensor, cells: Cells) -> tf.Tensor:
     below, above = (0.5 * tf.math.erfc(-math.sqrt(0.5) * edge) for edge in (low, high))
     place = tf.math.ndtri(below + uniform * (above - below))
     normal = tf.clip_by_value(tf.where(is_right, -place, place), found.lower, found.upper)
-    even = 0.5 * (found.lower + found.upper) + (uniform - 0.5) * cells.width
+    # A cell that reaches to infinity has its value half a step from its other end.
+    value = tf.where(
+        found.lower <= -END, found.upper - 0.5 * cells.step,
+        tf.where(found.upper >= END, found.lower + 0.5 * cells.step, 0.5 * (found.lower + found.upper)),
+    )  # fmt: skip
+    even = value + (uniform - 0.5) * cells.width
     return tf.where(found.is_inside, tf.where(tf.equal(cells.width, 0.0), normal, even), x)

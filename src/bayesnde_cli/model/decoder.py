@@ -40,7 +40,7 @@ class Decoder:
     columns have cells, these come third.
 
         decoder = Decoder(spec, initial_parameters(spec, seed, "decoder"))
-        mean, variance = decoder(z)
+        mean, variance, *cells = decoder(z)
 
     In a compiled training step, make it inside the step from the parameters that the step was handed. This is the
     paper's generator; unlike its authors' code, there is no batch normalisation of z, so p(x | z) does not depend
@@ -53,7 +53,7 @@ class Decoder:
     statistics: Statistics | None = None
 
     def __call__(self, z: tf.Tensor, y: tf.Tensor | None = None) -> tuple[tf.Tensor, ...]:
-        """Mean and variance of every column. z (…, d), one-hot y (…, n_classes) -> (…, p) and (…, p)."""
+        """Mean and variance of every column, (…, p), and cells if there are any. z (…, d), one-hot y (…, n_classes)."""
         mean, raw_variance = networks.apply(self.spec, self.parameters, z, y, self.statistics)
         if self.spec.image is not None:
             low, high = IMAGE_VARIANCE
@@ -67,7 +67,8 @@ class Decoder:
 class BlurredDecoder:
     """A decoder whose model is blurred: rows of it with Gaussian noise of the s.d. `width` added to every column.
 
-    x = mean(z) + sd(z) e + width e', so p(x | z) keeps its mean, and its variance is variance(z) + width^2.
+    x = mean(z) + sd(z) e + width e', so p(x | z) keeps its mean, and its variance is variance(z) + width^2. A value's
+    cell gains or loses mass by it; inside, the noise of the cell stays what it is.
     """
 
     decoder: Callable[..., tuple[tf.Tensor, ...]]

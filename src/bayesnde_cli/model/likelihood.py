@@ -11,7 +11,7 @@ from math import log, pi
 import tensorflow as tf
 
 from bayesnde_cli.model import random_numbers
-from bayesnde_cli.model.cells import Cells, drawn_inside, find_cells, log_cells
+from bayesnde_cli.model.cells import ValueCells, drawn_inside, find_cells, log_cells
 
 # z -> (mean, variance), or (z, y) -> (mean, variance) for a conditional model; where columns have cells, these come
 # third.
@@ -29,7 +29,7 @@ def log_likelihood(
     x: tf.Tensor,
     mean: tf.Tensor,
     variance: tf.Tensor,
-    cells: Cells | None = None,
+    cells: ValueCells | None = None,
     *,
     mask: tf.Tensor | None = None,
     dtype: tf.DType | None = None,

@@ -56,10 +56,10 @@ def _spec(path: Path, network: str, stored: Any, *, n_arrays: int) -> NetworkSpe
 
 
 def _cells(stored: Any) -> ColumnCells:
-    numbers = [*stored["lower"], *stored["upper"], stored["width"]]
+    numbers = [*stored["lower"], *stored["upper"], stored["width"], stored["step"]]
     if not all(isinstance(number, float | int) and not isinstance(number, bool) for number in numbers):
         raise ValueError("cells that are no numbers")
-    return ColumnCells(tuple(stored["lower"]), tuple(stored["upper"]), stored["width"])
+    return ColumnCells(tuple(stored["lower"]), tuple(stored["upper"]), stored["width"], stored["step"])
 
 
 def _kind(found: tuple[np.dtype, tuple[int, ...]] | None) -> str:

@@ -20,15 +20,15 @@ def value_cells(column: ColumnMap, values: Array) -> tuple[Array, Array]:
     return low, high
 
 
-def noise_width(column: ColumnMap) -> float | None:
-    """How wide uniform noise is inside a cell; 0 if it is a standard normal cut to the cell; None if it is neither.
+def noise_inside(column: ColumnMap) -> tuple[float, float] | None:
+    """How wide uniform noise is inside a cell, and the step from value to value; None if noise leaves the cells.
 
-    Noise that is wider than a step leaves the cell, and has no width inside it.
+    Both are 0 where the noise has become a standard normal distribution, cut to the cell.
     """
     if _is_marginal(column):
-        return 0.0
+        return 0.0, 0.0
     if isinstance(column, Affine) and column.noise is not None and column.noise.width <= 1.0:
-        return column.noise.width / column.scale
+        return column.noise.width / column.scale, 1.0 / column.scale
     return None
 
 

@@ -71,10 +71,7 @@ class ModelView:
         features = [self._schema.features[index] for index in chosen]
         n_cells = _FINE if len(columns) == 2 else _COARSE
         edges = [_edges(column, feature, n_cells) for column, feature in zip(columns, features, strict=True)]
-        places = [
-            scaled_places(feature.map, edges_with_noise(feature, at))
-            for feature, at in zip(features, edges, strict=True)
-        ]
+        places = [_scaled_edges(feature, at) for feature, at in zip(features, edges, strict=True)]
         return tuple(
             PairMap(i, j, edges[i], edges[j], share.T / np.outer(np.diff(edges[j]), np.diff(edges[i])))
             for (i, j), share in pair_shares(self._conditionals(chosen), places).items()
@@ -118,6 +115,14 @@ def _most_different(real: np.ndarray, generated: np.ndarray) -> list[int]:
         return list(range(_MOST_COLUMNS))
     _, distance = column_distances(whole, generated)
     return sorted(np.argsort(-distance, kind="stable")[:_MOST_COLUMNS].tolist())
+
+
+def _scaled_edges(feature: Feature, edges: np.ndarray) -> np.ndarray:
+    """Edges in the model's space; beyond the first and the last category there is nothing else."""
+    places = scaled_places(feature.map, edges_with_noise(feature, edges))
+    if feature.kind is Kind.CATEGORICAL:
+        places[0], places[-1] = -np.inf, np.inf
+    return places
 
 
 def _edges(column: Column, feature: Feature, n_cells: int) -> np.ndarray:

@@ -57,7 +57,7 @@ def fit(layout: RunLayout, config: TrainingConfig, checkpoints: Checkpoints, rep
     _refuse_depth_of_images(config, train)
     config = sized(config, len(train.x), are_images=train.image is not None)
     assert config.seed is not None
-    values = read_noisy_values(layout, derive_seed(config.seed, config.stage))
+    values = read_noisy_values(layout, train, derive_seed(config.seed, config.stage))
     networks, weights = _model(layout, config, train, values)
     phases = phases_of(config, networks, train)
     seed = tf.constant(derive_seed(config.seed, config.stage) % 2**31, tf.int32)

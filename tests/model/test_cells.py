@@ -8,6 +8,8 @@ import pytest
 import tensorflow as tf
 from scipy.stats import norm, truncnorm
 
+from bayesnde_cli.inference import modes
+from bayesnde_cli.inference.target import Target
 from bayesnde_cli.model.cells import (
     ColumnCells,
     ValueCells,
@@ -17,6 +19,7 @@ from bayesnde_cli.model.cells import (
     log_normal_cdf,
     log_normal_mass,
 )
+from bayesnde_cli.model.decoder import BlurredDecoder
 from bayesnde_cli.model.likelihood import draw_rows, log_joint, log_likelihood
 from bayesnde_cli.model.networks import NetworkSpec
 
@@ -147,6 +150,27 @@ def test_rows_drawn_from_the_model_have_the_density_that_is_scored() -> None:
                 middle = np.floor(fine) + 0.5
                 density = np.where((np.abs(fine) < 1.0) & (np.abs(fine - middle) > 0.2), 0.0, density)
             assert share == pytest.approx(float(density.mean() * (high - low)), abs=0.004)
+
+
+def test_a_blurred_decoder_keeps_the_cells() -> None:
+    decoder = lambda z: (0.3 * z, 0.2 + 0.0 * z, _cells())  # noqa: E731
+    mean, variance, cells = BlurredDecoder(decoder, 0.5)(tf.ones([2, 3]))
+    assert cells is _cells()
+    np.testing.assert_allclose(mean.numpy(), 0.3)
+    np.testing.assert_allclose(variance.numpy(), 0.2 + 0.25)
+
+
+@pytest.mark.parametrize("n_classes", [0, 2])
+def test_starts_of_chains_are_judged_by_the_cells_too(n_classes: int) -> None:
+    def decoder(z: tf.Tensor, y: tf.Tensor | None = None) -> tuple:
+        return tf.repeat(z, 3, axis=-1), tf.fill([*z.shape[:-1], 3], 0.01), _cells()
+
+    bank = modes.bank_of(decoder, tf.constant(np.linspace(-2.0, 2.0, 9)[:, None], tf.float32), n_classes)
+    y = tf.one_hot([1, 0], 2) if n_classes else None
+    x = tf.constant([[-0.4, 0.5, 0.1], [-0.4, 0.6, 0.1]])
+    height, _ = modes._heights(bank, Target(x, None, y))
+    wanted = [log_likelihood(tf.repeat(x[row : row + 1], 9, axis=0), *decoder(bank.z)) for row in range(2)]
+    np.testing.assert_allclose(height.numpy(), tf.stack(wanted).numpy(), rtol=1e-5)
 
 
 def test_draws_stay_in_their_cells() -> None:

@@ -35,6 +35,7 @@ from bayesnde_cli.stages.report.cells import scaled_places
 from bayesnde_cli.stages.report.chosen_settings import chosen_settings, fast_settings
 from bayesnde_cli.stages.report.collect import collect
 from bayesnde_cli.stages.report.doubtful_columns import doubtful_columns
+from bayesnde_cli.stages.report.model_view import _scaled_edges
 from bayesnde_cli.stages.report.pair_density import pair_shares
 from bayesnde_cli.training.joint_parameters import decoder_of, initial_autoencoder
 from scoring_runs import other_set
@@ -178,6 +179,13 @@ def test_the_cells_of_a_map_add_up_to_what_lies_in_them(collected: ReportData) -
             found = (cells.density * areas).sum(axis=side)
             assert np.abs(found - shares.sum(axis=1 - side) / 5000).max() < 0.03
         assert 0.9 < (cells.density * areas).sum() <= 1.0 + 1e-9
+
+
+def test_the_ends_of_categories_reach_as_far_as_the_model_does() -> None:
+    categories = Feature("kind", Kind.CATEGORICAL, ("u", "v"), fit_standard(np.array([0.0, 1.0]), Noise()))
+    assert _scaled_edges(categories, np.array([-0.5, 0.5, 1.5])).tolist() == [-np.inf, pytest.approx(0.0), np.inf]
+    numbers = Feature("count", Kind.LATTICE, (), fit_standard(np.array([0.0, 1.0]), Noise()))
+    assert np.isfinite(_scaled_edges(numbers, np.array([-0.5, 0.5, 1.5]))).all()
 
 
 def test_a_report_is_made_the_same_again(scored: Path) -> None:

@@ -3,6 +3,8 @@
 What is left is all that a training stage does around its rounds: looks, checkpoints, choosing, publishing.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -22,12 +24,23 @@ def install() -> None:
     fitting.Judge = _Judge  # type: ignore[assignment,misc]
 
 
+@contextmanager
+def installed() -> Iterator[None]:
+    """Have them run such rounds for a while."""
+    before = fitting.phases_of, fitting.Judge
+    install()
+    try:
+        yield
+    finally:
+        fitting.phases_of, fitting.Judge = before  # type: ignore[misc]
+
+
 def _phases(config: Any, networks: Networks, rows: Rows) -> list[Phase]:
     """Two phases for `warmstart`, the second of which begins with the best weights of the first; one for `refine`."""
     names = ("columns", "elbo") if config.stage == "warmstart" else ("importance",)
     return [
         Phase(name, n_rounds=config.epochs or 4, rounds_per_epoch=1, steps_per_round=1, n_looks=None,
-              start=autoencoder_state.start, run=_round, settle=_settle)
+              start=autoencoder_state.start, run=_round, settle=_settle, has_fresh_noise=config.fresh_noise)
         for name in names
     ]  # fmt: skip
 

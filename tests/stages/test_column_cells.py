@@ -1,8 +1,7 @@
 """The cells of columns: from the training rows into the network's description, and back from the file."""
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from bayesnde_cli.data.schema import Feature
 from bayesnde_cli.errors import BadArtifact
 from bayesnde_cli.model.cells import END, ColumnCells, find_cells, joined_cells
 from bayesnde_cli.stages.reading import read_schema
-from bayesnde_cli.stages.training import fitting
 from bayesnde_cli.stages.training.noisy_values import _column_cells, read_noisy_values
 from bayesnde_cli.stages.training.rows import read_rows
 from bayesnde_cli.stages.weights import read_networks
@@ -118,19 +116,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     own = tmp_path_factory.mktemp("trained") / "run"
     _prepare(own, "marginal")
-    with _stand_ins():
+    with fake_training.installed():  # the networks are tested, not their weights
         assert run(["warmstart", "--run", str(own), *SMALL]) == 0
     return own
-
-
-@contextmanager
-def _stand_ins() -> Iterator[None]:
-    """Training that is none: what is stored of the networks is tested, not their weights."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("phases_of", "Judge"):
-            patch.setattr(fitting, name, getattr(fitting, name))  # put back afterwards
-        fake_training.install()
-        yield
 
 
 def test_cells_are_stored_with_the_network(trained: Path) -> None:
@@ -141,7 +129,7 @@ def test_cells_are_stored_with_the_network(trained: Path) -> None:
 
 def test_a_network_may_do_without(trained: Path, bayesnde: Callable, tmp_path: Path) -> None:
     own = Path(shutil.copytree(trained, tmp_path / "run"))
-    with _stand_ins():
+    with fake_training.installed():
         outcome = bayesnde("warmstart", "--run", own, *SMALL, "--no-cells", "--restart")
     assert outcome.code == 0, outcome.err
     assert read_networks(RunLayout(own), "warmstart").decoder.cells == ()

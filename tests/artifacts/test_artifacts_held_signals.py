@@ -1,5 +1,6 @@
 """A signal during the steps that belong together is answered after them, in whichever thread it arrives."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,8 +10,10 @@ import time
 
 import pytest
 
+from bayesnde_cli.artifacts import claims
 from bayesnde_cli.artifacts.claims import claim, holding
 from bayesnde_cli.artifacts.held_signals import signals_held
+from bayesnde_cli.errors import Stopped
 
 
 class _Asked(Exception):
@@ -77,3 +80,21 @@ def test_a_signal_while_a_claim_is_made_leaves_none(handler, tmp_path, monkeypat
     with pytest.raises(_Asked), holding(tmp_path / ".claim-00001"):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_just_before_a_claim_is_given_up_does_not_leave_it_behind(tmp_path, monkeypatch):
+    n_calls = 0
+
+    @contextlib.contextmanager
+    def held():
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == 2:  # the first is for making the claim
+            raise Stopped("SIGHUP")
+        with signals_held():
+            yield
+
+    monkeypatch.setattr(claims, "signals_held", held)
+    with pytest.raises(Stopped), holding(tmp_path / ".claim"):
+        assert (tmp_path / ".claim").exists()
+    assert not (tmp_path / ".claim").exists()

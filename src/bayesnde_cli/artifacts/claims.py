@@ -22,7 +22,7 @@ from bayesnde_cli.artifacts.canonical import json_bytes
 from bayesnde_cli.artifacts.held_signals import signals_held
 from bayesnde_cli.artifacts.layout import RunLayout, claim_indexes, claim_name, claim_names
 from bayesnde_cli.artifacts.processes import Process, is_alive, place, this_process
-from bayesnde_cli.errors import StageBusy
+from bayesnde_cli.errors import StageBusy, Stopped
 
 # Owners refresh their claims every few seconds to minutes; a host that has been silent this long is taken for dead.
 LEASE_SECONDS = 600.0
@@ -126,7 +126,8 @@ def holding(path: Path) -> Iterator[Claim | None]:
     """The claim at `path` for as long as the block lasts; None if somebody alive has it.
 
     A thread tells other hosts that we live, however long a single step takes. No signal comes between making a claim
-    and knowing of it, so that a process that is stopped leaves none behind.
+    and knowing of it, and one that comes as it is given up waits until it is, so that a process that is stopped leaves
+    none behind.
     """
     ours: Claim | None = None
     is_over = threading.Event()
@@ -137,10 +138,18 @@ def holding(path: Path) -> Iterator[Claim | None]:
             threading.Thread(target=_keep_alive, args=(ours, is_over), daemon=True).start()
         yield ours
     finally:
+        try:
+            _give_up(ours, is_over)
+        except Stopped:  # before the signals were held: it comes but once
+            _give_up(ours, is_over)
+            raise
+
+
+def _give_up(ours: Claim | None, is_over: threading.Event) -> None:
+    with signals_held():
         is_over.set()
         if ours is not None:
-            with signals_held():
-                ours.release()
+            ours.release()
 
 
 def _keep_alive(ours: Claim, is_over: threading.Event) -> None:

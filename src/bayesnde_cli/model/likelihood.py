@@ -44,11 +44,11 @@ def log_likelihood(
     if dtype is not None:
         # Far outside of the data the square of a difference is beyond float32, and its rounding is beyond a nat.
         x, mean, variance = (tf.cast(part, dtype) for part in (x, mean, variance))
-    found = None if cells is None else find_cells(x, cells)  # nowhere for NaN
     # Twice: a NaN that is only masked after the fact would still spoil the gradient.
     place = x if mask is None else tf.where(mask, x, mean)
     each = log_normal(place, mean, variance)
-    if cells is not None and found is not None:
+    if cells is not None:
+        found = find_cells(x, cells)  # nowhere for NaN
         each = tf.where(found.is_inside, log_cells(place, mean, variance, found, cells.width), each)
     return _total(each if mask is None else tf.where(mask, each, tf.zeros_like(each)), dtype)
 

@@ -94,6 +94,14 @@ def test_estimates_that_disagree_are_not_called_sound() -> None:
     # Mass that the proposal has found and no chain has been to; few draws may well have missed as much.
     assert verdicts(sound._replace(unseen=0.1 * one), own, 0.05)[0] == "chains disagree"
     assert verdicts(sound._replace(unseen=0.1 * one), own | {"ess_min": 60 * one}, 0.05)[0] == "reliable"
+    # Chains that agree poorly are believed where importance sampling alone is as exact as was asked for.
+    poor = own | {"rhat_max": 1.1 * one, "ess_min": 30 * one}
+    assert verdicts(sound, poor, 0.05)[0] == "chains disagree"
+    exact = sound._replace(se_is=0.04 * one)
+    assert verdicts(exact, poor, 0.05)[0] == "reliable"
+    assert verdicts(exact, poor, 0.03)[0] == "chains disagree"
+    for worse in ({"rhat_max": 1.3 * one}, {"ess_min": 15 * one}):
+        assert verdicts(exact, poor | worse, 0.05)[0] == "chains disagree"
 
 
 def test_starts_are_taken_as_well_beside_a_narrow_mode_where_the_likelihood_is_low() -> None:

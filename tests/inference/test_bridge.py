@@ -6,6 +6,7 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal, norm
 
 from bayesnde_cli.inference.bridge import bridge
+from bayesnde_cli.inference.verdicts import CHAINS_DISAGREE, RELIABLE, verdicts
 
 N_ROWS, N_CHAINS, N_DRAWS, N_PROPOSED = 400, 4, 100, 1000
 
@@ -90,6 +91,29 @@ def test_a_proposal_that_is_the_posterior_leaves_no_error() -> None:
     np.testing.assert_allclose(found.log_z, -7.0)
     np.testing.assert_allclose(found.se, 0.0, atol=1e-12)
     np.testing.assert_allclose(found.overlap, 1.0)
+
+
+def test_the_chains_know_the_error_of_importance_sampling_too_and_of_places_that_it_misses() -> None:
+    """Two normals far apart, and a proposal that is one of them: its own draws see nothing, those of a chain do."""
+    rng = np.random.default_rng(9)
+    chains = rng.standard_normal((N_ROWS, N_CHAINS, N_DRAWS))
+    proposed = 1.2 * rng.standard_normal((N_ROWS, N_PROPOSED))
+    n_effective = np.full(N_ROWS, N_CHAINS * N_DRAWS)
+    found = bridge(_ratios(chains, 0.0, 1.2, 0.0), _ratios(proposed, 0.0, 1.2, 0.0), n_effective)
+    assert found.se_is_by_chains.mean() == pytest.approx(found.se_is.mean(), rel=0.02)
+    assert found.se_is.mean() == pytest.approx(np.std(found.log_z_is), rel=0.1)
+
+    chains[:, 0, -3:] += 20.0
+
+    def ratios(z: np.ndarray) -> np.ndarray:
+        return np.logaddexp(norm.logpdf(z), norm.logpdf(z, 20.0)) - norm.logpdf(z, 0.0, 1.2)
+
+    missed = bridge(ratios(chains), ratios(proposed), n_effective)
+    own = {"rhat_max": np.full(N_ROWS, 1.01), "ess_min": n_effective.astype(float), "missed_mass": np.zeros(N_ROWS)}
+    assert np.median(missed.se_is) < 0.02
+    assert (missed.se_is_by_chains > 1.0).all()
+    assert (verdicts(missed, own, 0.05) == CHAINS_DISAGREE).all()
+    assert (verdicts(found, own, 0.05) == RELIABLE).all()
 
 
 def test_hardly_any_overlap_still_arrives() -> None:

@@ -30,6 +30,9 @@ class Bridge(NamedTuple):
     se: np.ndarray  # of log_z, by the draws of both kinds, the autocorrelation of the chains included
     log_z_is: np.ndarray  # importance sampling alone, by the proposal's draws
     se_is: np.ndarray
+    se_is_by_chains: (
+        np.ndarray
+    )  # the same by other draws: with w = p / q, the variance of w is E_q[w^2] - 1 = E_p[w] - 1
     unseen: np.ndarray  # share of the proposal's weight where its weights are above all that the chains have seen
     overlap: np.ndarray  # Theorem 2: integral of p q / (s_p p + s_q q), 1 if and only if q = p
     n_iterations: np.ndarray
@@ -61,12 +64,15 @@ def bridge(chain_ratios: np.ndarray, proposal_ratios: np.ndarray, n_effective: n
     s_p = n_effective / (n_effective + n_proposed)
     overlap = np.exp(log_mean_q) / s_p
     weights, _ = _over_mean(proposed)
+    with np.errstate(over="ignore"):  # an error without bound
+        mean_weight_of_p = np.mean(np.exp(held - log_z[:, None]), axis=1)
     bad = np.where(is_sound, 0.0, np.nan)
     return Bridge(
         log_z=log_z + bad,
         se=np.sqrt(variance_p + variance_q) + bad,
         log_z_is=log_z_is + bad,
         se_is=np.sqrt(np.var(weights, axis=1, ddof=1) / n_proposed) + bad,
+        se_is_by_chains=np.sqrt(np.maximum(mean_weight_of_p - 1.0, 0.0) / n_proposed) + bad,
         unseen=np.mean(weights * (proposed > held.max(axis=1)[:, None]), axis=1) + bad,
         overlap=np.minimum(overlap, 1.0) + bad,
         n_iterations=n_iterations,

@@ -28,14 +28,16 @@ VERDICTS = (
     NO_CELLS,
 )
 
-# Chains that agree and mix; and where importance sampling alone is as exact as was asked for, so that they are no more
-# than witnesses.
+# Chains that agree and mix; and where importance sampling alone is exact, so that they are but witnesses of it.
 MOST_RHAT, LEAST_ESS = 1.05, 40.0
-_MOST_RHAT_OF_WITNESSES, _LEAST_ESS_OF_WITNESSES = 1.2, 20.0
+MOST_RHAT_OF_WITNESSES, LEAST_ESS_OF_WITNESSES = 1.2, 20.0
+_MOST_SE_OF_EXACT = 0.05  # or the target, where it is smaller
 # Modes that are known.
 MOST_MISSED_MASS = 0.05
 # Of the posterior, what chains may not have seen that the proposal has; and no more than happens once in a thousand.
 MOST_UNSEEN, _CHANCE = 0.05, 1e-3
+# The error of importance sampling, by the chains, beyond which they were where the proposal as good as never goes.
+_MOST_SE_BY_CHAINS = 1.0
 # Standard errors that two estimates may be apart, beside the target.
 _MOST_DISAGREEMENT = 5.0
 
@@ -45,11 +47,14 @@ def verdicts(found: "Bridge", own: dict[str, np.ndarray], target_se: float) -> n
     gap = np.abs(found.log_z - found.log_z_is)
     is_apart = gap > _MOST_DISAGREEMENT * np.hypot(found.se, found.se_is) + target_se
     # Half of the draws are held out; so many independent ones would all have missed that much by chance alone.
-    by_chance = -np.expm1(np.log(_CHANCE) / np.maximum(0.5 * own["ess_min"], 1.0))
+    by_chance = -np.expm1(np.log(_CHANCE) / (0.5 * np.maximum(own["ess_min"], LEAST_ESS)))
     is_unseen = found.unseen > np.maximum(MOST_UNSEEN, by_chance)
-    is_witness = found.se_is <= target_se
-    most_rhat = np.where(is_witness, _MOST_RHAT_OF_WITNESSES, MOST_RHAT)
-    least_ess = np.where(is_witness, _LEAST_ESS_OF_WITNESSES, LEAST_ESS)
+    is_unseen |= found.se_is_by_chains > _MOST_SE_BY_CHAINS
+    # By its own draws and by those of the chains, who may know of a place that it does not; and modes were looked for.
+    is_exact = np.maximum(found.se_is, found.se_is_by_chains) <= min(target_se, _MOST_SE_OF_EXACT)
+    is_exact &= np.isfinite(own["missed_mass"])
+    most_rhat = np.where(is_exact, MOST_RHAT_OF_WITNESSES, MOST_RHAT)
+    least_ess = np.where(is_exact, LEAST_ESS_OF_WITNESSES, LEAST_ESS)
     wrongs = [
         (~(np.isfinite(found.log_z) & np.isfinite(found.se)), NOT_FINITE),
         (~found.is_converged, BRIDGE_DID_NOT_CONVERGE),

@@ -107,10 +107,12 @@ class ImageSheets:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a row must meet to be reliable."""
+    """What a row must meet to be reliable; of R-hat and effective draws, also where importance sampling is exact."""
 
     rhat: float = 1.05
     ess: float = 40.0
+    rhat_of_witnesses: float = 1.2
+    ess_of_witnesses: float = 20.0
     mc_se: float = 0.05
 
 

@@ -29,9 +29,9 @@ def errors(data: ReportData) -> Markup | None:
     boxes = [_error_plot(rows, limits)]
     boxes += [box for box in (_rhat_plot(rows.rhat, limits), _ess_plot(rows.ess, limits)) if box]
     text = f"Dashed: what a row must meet to be reliable, that is an error up to {limits.mc_se:g} nats, R-hat up "
-    text += f"to {limits.rhat:g}, at least {limits.ess:g} effective draws; the last two may be missed by a "
-    text += "row that importance sampling alone knows as exactly. The error is that of the computation; what the model "
-    text += "itself gets wrong is not in it."
+    text += f"to {limits.rhat:g}, at least {limits.ess:g} effective draws; where importance sampling alone is as "
+    text += f"exact, R-hat up to {limits.rhat_of_witnesses:g} and {limits.ess_of_witnesses:g} draws are enough. The "
+    text += "error is that of the computation; what the model itself gets wrong is not in it."
     return section("errors", "How exactly each log-density is known", grid(*boxes), note(text))
 
 

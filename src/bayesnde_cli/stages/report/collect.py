@@ -14,7 +14,7 @@ from bayesnde_cli.artifacts.manifest import Manifest
 from bayesnde_cli.artifacts.tables import count_rows
 from bayesnde_cli.data.roles import listed
 from bayesnde_cli.data.schema import Schema
-from bayesnde_cli.inference.verdicts import LEAST_ESS, MOST_RHAT
+from bayesnde_cli.inference.verdicts import LEAST_ESS, LEAST_ESS_OF_WITNESSES, MOST_RHAT, MOST_RHAT_OF_WITNESSES
 from bayesnde_cli.report.report_data import Limits, ReportData, Subject
 from bayesnde_cli.stages.evaluate.model import Model
 from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA
@@ -43,7 +43,9 @@ def collect(layout: RunLayout, set_name: str, metrics: Mapping[str, Any], model:
         metrics=metrics,
         training=tuple(read_training(layout, made[stage]) for stage in _TRAINING if _has_history(layout, made, stage)),
         rows=scored.rows,
-        limits=Limits(rhat=MOST_RHAT, ess=LEAST_ESS, mc_se=made["density"].config["target_se"]),
+        limits=Limits(
+            MOST_RHAT, LEAST_ESS, MOST_RHAT_OF_WITNESSES, LEAST_ESS_OF_WITNESSES, made["density"].config["target_se"]
+        ),
         seen_log_density=view.seen_log_density(),
         columns=columns,
         pair_maps=view.pair_maps(columns) if columns else (),

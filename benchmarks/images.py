@@ -34,19 +34,17 @@ def gradient_call(decoder: Any, weights: Any, x: Any, y: Any) -> Callable[[], No
     import tensorflow as tf
 
     from bayesnde_cli.inference import hmc
-    from bayesnde_cli.model.likelihood import log_joint
+    from bayesnde_cli.inference.target import Target
+    from bayesnde_cli.stages.scoring.fitted_model import images_at_once
     from bayesnde_cli.training.joint_parameters import decoder_of
 
     step_size = tf.fill([x.shape[0]], 1e-3)
 
     @tf.function(jit_compile=True, autograph=False)
     def run(weights: Any, x: Any, y: Any, z: Any) -> Any:
-        model = decoder_of(decoder, weights)
+        density = Target(x, None, y).log_density(decoder_of(decoder, weights), images_at_once(decoder))
 
         def transition(index: Any, z: Any) -> Any:
-            def density(z: Any) -> Any:
-                return log_joint(z, x, model, y=y, dtype=tf.float64)
-
             z, _ = hmc.transition(density, z, step_size, tf.stack([SEED, index]), n_leapfrog=N_LEAPFROG)
             return index + 1, z
 

@@ -59,6 +59,7 @@ class FittedModel:
     n_classes: int = 0
     known_latents: np.ndarray | None = None  # (n, d) float32: of training rows
     n_columns: int = 1  # that the decoder makes: with very many, fewer rows go together
+    at_once: int | None = None  # latents that the decoder had best be given together, if that is known
 
 
 class Engine:
@@ -80,7 +81,7 @@ class Engine:
         )
         self._sampling = sampling
         self._begin = _compiled(self._begun)
-        self._run_segment = _compiled(sampler.segment_runner(model.decoder, sampling))
+        self._run_segment = _compiled(sampler.segment_runner(model.decoder, sampling, model.at_once))
         self._mix = _compiled(self._mixture)
         self._mix_jumps = self._mix if self._jumps_are_alike() else _compiled(self._jump_mixture)
         self._weigh = _compiled(self._log_ratios)
@@ -307,7 +308,7 @@ class Engine:
 
     def _in_slice(self) -> int:
         """Latents in one pass of the decoder."""
-        return self._room(_SLICE_LATENTS, _SLICE_CELLS)
+        return self._model.at_once or self._room(_SLICE_LATENTS, _SLICE_CELLS)
 
     def _room(self, n: int, n_cells: int) -> int:
         """So many, but no more than have this many cells."""

@@ -80,13 +80,13 @@ def start(decoder: DecoderLike, target: Target, z: tf.Tensor, step_size: tf.Tens
     return ChainState(point, log_step, log_step, zeros, log_step, tf.constant(0, tf.int32))
 
 
-def segment_runner(decoder: DecoderLike, settings: SamplerSettings) -> SegmentRunner:
+def segment_runner(decoder: DecoderLike, settings: SamplerSettings, at_once: int | None = None) -> SegmentRunner:
     """A function (state, target, spread, modes, seed, n_adapting) -> (state, segment), to be compiled: some more
     transitions.
 
     spread (rows, d, d) is the metric of each row; without modes there are no jumps. The seed (two int32) is the
     address of the chains: what is drawn depends on it and on the number of the transition. The first `n_adapting`
-    transitions (int32) tune the step sizes.
+    transitions (int32) tune the step sizes. `at_once` is how many latents the decoder is given together.
     """
     n_steps, n_chains = settings.transitions_per_call, settings.n_chains
 
@@ -96,9 +96,7 @@ def segment_runner(decoder: DecoderLike, settings: SamplerSettings) -> SegmentRu
     ) -> tuple[ChainState, Segment]:  # fmt: skip
         n_rows, d = target.x.shape[0], state.point.z.shape[1]
         each, each_spread = target.repeated(n_chains), tf.repeat(spread, n_chains, axis=0)
-
-        def log_density(z: tf.Tensor) -> tf.Tensor:
-            return each.log_joint(decoder, z)
+        log_density = each.log_density(decoder, at_once)
 
         def by_row(values: tf.Tensor) -> tf.Tensor:
             return tf.reshape(values, [n_rows, n_chains])

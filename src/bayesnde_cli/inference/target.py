@@ -1,9 +1,11 @@
 """What is sampled: the latent posterior of every row of a block, up to its constant."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
 
+from bayesnde_cli.inference.hmc import LogDensity
 from bayesnde_cli.model.likelihood import DecoderLike, log_joint
 
 
@@ -24,3 +26,34 @@ class Target(NamedTuple):
             return log_joint(z, self.x, decoder, y=self.y, mask=self.observed, dtype=tf.float64)
         x, observed, y = (None if part is None else part[:, None, :] for part in self)
         return log_joint(z, x, decoder, y=y, mask=observed, dtype=tf.float64)
+
+    def log_density(self, decoder: DecoderLike, at_once: int | None = None) -> LogDensity:
+        """The function z (rows, d) -> log p(x, z) (rows,) float64.
+
+        Of no more than `at_once` rows together are value and gradient computed, one lot after the other: what large
+        networks leave behind on their way forward then stays in the cache. The gradient is no further differentiable.
+        """
+        n_rows = self.x.shape[0]
+        if at_once is None or at_once >= n_rows:
+            return lambda z: self.log_joint(decoder, z)
+        n_each = max(size for size in range(1, at_once + 1) if n_rows % size == 0)
+        lots = Target(*(None if part is None else tf.reshape(part, [-1, n_each, part.shape[1]]) for part in self))
+
+        @tf.custom_gradient
+        def log_density(z: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            z_lots = tf.reshape(z, [-1, n_each, z.shape[1]])
+
+            def of_lot(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+                some, own = z_lots[index], Target(*(None if part is None else part[index] for part in lots))
+                with tf.GradientTape() as tape:
+                    tape.watch(some)
+                    value = own.log_joint(decoder, some)
+                return value, tape.gradient(value, some)
+
+            value, gradient = tf.map_fn(
+                of_lot, tf.range(n_rows // n_each), fn_output_signature=(tf.float64, z.dtype)
+            )  # fmt: skip
+            gradient = tf.reshape(gradient, z.shape)  # of each row's own value
+            return tf.reshape(value, [n_rows]), lambda upstream: tf.cast(upstream, z.dtype)[:, None] * gradient
+
+        return log_density

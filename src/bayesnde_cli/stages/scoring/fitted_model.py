@@ -10,12 +10,16 @@ from bayesnde_cli.artifacts.tables import iter_batches
 from bayesnde_cli.errors import BadArtifact
 from bayesnde_cli.inference.engine import FittedModel
 from bayesnde_cli.model.decoder import BlurredDecoder
+from bayesnde_cli.model.networks import NetworkSpec
 from bayesnde_cli.rng import bits_at
 from bayesnde_cli.stages.weights import read_networks
 from bayesnde_cli.training.joint_parameters import decoder_of, encoder_of
 
 # Latents of training rows that chains of other rows may start at.
 _N_KNOWN = 1024
+# Numbers in the widest layer of all images that a CPU decodes together: more would leave its cache. So, gradients of
+# MNIST ran at 40 % of what one core can multiply; of 64 images together, at 31 % (benchmarks/images.py).
+_NUMBERS_AT_ONCE = 2**18
 
 
 def read_model(layout: RunLayout, seed: int, blur: float | None = None) -> FittedModel:
@@ -33,7 +37,16 @@ def read_model(layout: RunLayout, seed: int, blur: float | None = None) -> Fitte
         n_classes=stored.decoder.n_classes,
         known_latents=_known_latents(layout, seed, stored.decoder.n_in),
         n_columns=stored.decoder.n_out,
+        at_once=images_at_once(stored.decoder),
     )
+
+
+def images_at_once(decoder: NetworkSpec) -> int | None:
+    """How many images a CPU had best decode together; of tables, and on a GPU, there is no such number."""
+    if decoder.image is None or tf.config.get_visible_devices("GPU"):
+        return None
+    height, width, _ = decoder.image
+    return max(1, _NUMBERS_AT_ONCE // (height * width * decoder.width))
 
 
 def _known_latents(layout: RunLayout, seed: int, latent_dim: int) -> np.ndarray:

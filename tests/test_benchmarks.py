@@ -208,3 +208,15 @@ def test_a_block_that_stands_in_for_another_is_read_as_that_one(tmp_path) -> Non
     other.write_bytes(first.read_bytes())
     with pytest.raises(BadArtifact):
         read_block(layout, plan, 12_345)
+
+
+def test_random_tenths_of_a_table_with_far_outliers_find_them_all_and_of_one_with_none_apart_few() -> None:
+    benchmark = _loaded("outliers")
+    rng = np.random.default_rng(1)
+    x, is_outlier = rng.standard_normal((600, 3)), rng.random(600) < 0.1
+    by_chance = benchmark.precisions(x, is_outlier, 10)["blurred_kernels"]
+    x[is_outlier] *= 100.0
+    found = benchmark.precisions(x, is_outlier, 2)
+    assert list(found) == list(benchmark.DETECTORS)
+    assert np.mean(found["blurred_kernels"]) > 0.9
+    assert np.mean(by_chance) < 0.3

@@ -1,25 +1,28 @@
 """How much precision at k depends on which rows happen to be tested.
 
-    python benchmarks/outliers.py DATA [--splits 100]
+    python benchmarks/outliers.py DATA [--splits 100] [--blur 0.3 0.4 0.5] [--scale minmax]
 
 DATA is the folder of the raw files (DATA/odds/shuttle.mat, cardio.mat, pendigits.mat). The rows that `reproduce` tests
 are left out; of the others a tenth, drawn at random, is tested and the rest fits, many times. Prints the mean precision
-at k of each detector over these splits, and their standard deviation: what another tenth would have made of it.
+at k of each detector over these splits, and their standard deviation: what another tenth would have made of it. With
+--blur it is that of kernels of these widths alone, in shares of the distance of two rows as in `density --blur`.
 """
 
 import argparse
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from scipy.io import loadmat
 
 from bayesnde_cli.evaluation.baselines.detectors import distance, isolation_forest, one_class_svm
-from bayesnde_cli.evaluation.baselines.kernel import blurred_kernels
+from bayesnde_cli.evaluation.baselines.fitted import Fit, Fitted
+from bayesnde_cli.evaluation.baselines.kernel import MOST_ROWS, blurred_kernels, log_kernel_density
 from bayesnde_cli.evaluation.outliers import outlier_score, precision_at_k
 
 TABLES = ("shuttle", "cardio", "pendigits")
-DETECTORS = {
+DETECTORS: Mapping[str, Fit] = {
     "blurred_kernels": blurred_kernels,
     "distance": distance,
     "one_class_svm": one_class_svm,
@@ -35,9 +38,36 @@ def untested(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return x[order], is_outlier[order]
 
 
-def precisions(x: np.ndarray, is_outlier: np.ndarray, n_splits: int) -> dict[str, list[float]]:
+def kernels_of(blur: float) -> Fit:
+    """Kernels of a width in shares of sqrt(2 p), the distance of two rows."""
+
+    def fit(train: np.ndarray, validation: np.ndarray, seed: int) -> Fitted:
+        kernels, width = train[:MOST_ROWS], blur * math.sqrt(2.0 * train.shape[1])
+        return Fitted(lambda rows: log_kernel_density(rows, kernels, [width])[0], {})
+
+    return fit
+
+
+def standardised(x: np.ndarray, fitted: np.ndarray) -> np.ndarray:
+    sd = x[fitted].std(axis=0)
+    return (x - x[fitted].mean(axis=0)) / np.where(sd > 0.0, sd, 1.0)
+
+
+def between_ends(x: np.ndarray, fitted: np.ndarray) -> np.ndarray:
+    """Columns between their ends, as wide as a uniform one of variance 1."""
+    low, high = x[fitted].min(axis=0), x[fitted].max(axis=0)
+    return math.sqrt(12.0) * (x - low) / np.where(high > low, high - low, 1.0)
+
+
+SCALES = {"standard": standardised, "minmax": between_ends}
+
+
+def precisions(
+    x: np.ndarray, is_outlier: np.ndarray, n_splits: int, detectors: Mapping[str, Fit] = DETECTORS,
+    scale: str = "standard",
+) -> dict[str, list[float]]:  # fmt: skip
     """Precision at k of every detector on random tenths, k the outliers in the tenth."""
-    found: dict[str, list[float]] = {name: [] for name in DETECTORS}
+    found: dict[str, list[float]] = {name: [] for name in detectors}
     rng = np.random.default_rng(1)
     for split in range(n_splits):
         order = rng.permutation(len(x))
@@ -45,9 +75,8 @@ def precisions(x: np.ndarray, is_outlier: np.ndarray, n_splits: int) -> dict[str
         k = int(is_outlier[tested].sum())
         if not k:
             continue
-        mean, sd = x[fitted].mean(axis=0), x[fitted].std(axis=0)
-        scaled = (x - mean) / np.where(sd > 0.0, sd, 1.0)
-        for name, fit in DETECTORS.items():
+        scaled = SCALES[scale](x, fitted)
+        for name, fit in detectors.items():
             score = outlier_score(fit(scaled[fitted], scaled[fitted][:1], split).score(scaled[tested]))
             found[name].append(precision_at_k(score, is_outlier[tested], k))
     return found
@@ -59,10 +88,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--splits", type=int, default=100)
     parser.add_argument("--only", nargs="+", choices=TABLES, default=list(TABLES))
+    parser.add_argument("--blur", nargs="+", type=float, metavar="SHARE", help="widths of kernels")
+    parser.add_argument("--scale", choices=SCALES, default="standard")
     options = parser.parse_args(argv)
+    detectors = {f"kernels, {blur:g}": kernels_of(blur) for blur in options.blur or ()} or DETECTORS
     for table in options.only:
         x, is_outlier = untested(options.data / "odds" / f"{table}.mat")
-        for name, found in precisions(x, is_outlier, options.splits).items():
+        for name, found in precisions(x, is_outlier, options.splits, detectors, options.scale).items():
             print(f"{table:<12}{name:<20}{np.mean(found):.3f}, s.d. {np.std(found, ddof=1):.3f}", flush=True)
 
 

@@ -36,7 +36,7 @@ def test_every_link_and_every_path_of_a_page_leads_somewhere(page: str) -> None:
 def test_every_option_of_a_page_exists(bayesnde: Callable) -> None:
     mentioned = {option for page in PAGES.values() for option in _OPTION.findall(page)}
     known = {option for name in COMMANDS for option in _OPTION.findall(bayesnde(name, "--help").out)}
-    for script in ("tests/faults/campaign.py", "tests/fuzz/campaign.py"):
+    for script in ("tests/faults/campaign.py", "tests/fuzz/campaign.py", "benchmarks/outliers.py"):
         told = subprocess.run([sys.executable, ROOT / script, "--help"], capture_output=True, text=True, check=True)
         known |= set(_OPTION.findall(told.stdout))
     assert mentioned - known - _OF_OTHERS == {"--version"}

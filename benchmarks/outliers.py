@@ -11,44 +11,34 @@ at k of each detector over these splits, and their standard deviation: what anot
 import argparse
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from scipy.io import loadmat
 
-from bayesnde_cli.evaluation.baselines.detectors import distance, isolation_forest, one_class_svm
-from bayesnde_cli.evaluation.baselines.fitted import Fit, Fitted
-from bayesnde_cli.evaluation.baselines.kernel import MOST_ROWS, blurred_kernels, log_kernel_density
+from bayesnde_cli.data.splits import TEST, split_by_tail
+from bayesnde_cli.evaluation.baselines.competitors import DETECTORS, MORE_DETECTORS
+from bayesnde_cli.evaluation.baselines.fitted import Fit
+from bayesnde_cli.evaluation.baselines.kernel import blurred_kernels
 from bayesnde_cli.evaluation.outliers import outlier_score, precision_at_k
 
 TABLES = ("shuttle", "cardio", "pendigits")
-DETECTORS: Mapping[str, Fit] = {
-    "blurred_kernels": blurred_kernels,
-    "distance": distance,
-    "one_class_svm": one_class_svm,
-    "isolation_forest": isolation_forest,
-}
+ALL: Mapping[str, Fit] = {**MORE_DETECTORS, **DETECTORS}
+# Of the preset `paper-odds`.
+SHARES, SEED = (0.81, 0.09, 0.10), 0
 
 
 def untested(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Cells and labels of the rows that are not tested: the paper's permutation without its last tenth."""
+    """Cells and labels of the rows that `reproduce` does not test."""
     table = loadmat(path)
     x, is_outlier = table["X"].astype(float), table["y"].ravel() > 0
-    order = np.random.RandomState(0).permutation(len(x))[: len(x) - round(len(x) / 10)]
-    return x[order], is_outlier[order]
-
-
-def kernels_of(blur: float) -> Fit:
-    """Kernels of a width in shares of sqrt(2 p), the distance of two rows."""
-
-    def fit(train: np.ndarray, validation: np.ndarray, seed: int) -> Fitted:
-        kernels, width = train[:MOST_ROWS], blur * math.sqrt(2.0 * train.shape[1])
-        return Fitted(lambda rows: log_kernel_density(rows, kernels, [width])[0], {})
-
-    return fit
+    chosen = split_by_tail(len(x), SHARES, SEED) != TEST
+    return x[chosen], is_outlier[chosen]
 
 
 def standardised(x: np.ndarray, fitted: np.ndarray) -> np.ndarray:
+    """Columns of mean 0 and variance 1 on the rows that fit."""
     sd = x[fitted].std(axis=0)
     return (x - x[fitted].mean(axis=0)) / np.where(sd > 0.0, sd, 1.0)
 
@@ -63,7 +53,7 @@ SCALES = {"standard": standardised, "minmax": between_ends}
 
 
 def precisions(
-    x: np.ndarray, is_outlier: np.ndarray, n_splits: int, detectors: Mapping[str, Fit] = DETECTORS,
+    x: np.ndarray, is_outlier: np.ndarray, n_splits: int, detectors: Mapping[str, Fit] = ALL,
     scale: str = "standard",
 ) -> dict[str, list[float]]:  # fmt: skip
     """Precision at k of every detector on random tenths, k the outliers in the tenth."""
@@ -91,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--blur", nargs="+", type=float, metavar="SHARE", help="widths of kernels")
     parser.add_argument("--scale", choices=SCALES, default="standard")
     options = parser.parse_args(argv)
-    detectors = {f"kernels, {blur:g}": kernels_of(blur) for blur in options.blur or ()} or DETECTORS
+    detectors = {f"kernels, {blur:g}": partial(blurred_kernels, blur=blur) for blur in options.blur or ()} or ALL
     for table in options.only:
         x, is_outlier = untested(options.data / "odds" / f"{table}.mat")
         for name, found in precisions(x, is_outlier, options.splits, detectors, options.scale).items():

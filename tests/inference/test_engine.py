@@ -188,6 +188,24 @@ def test_missing_cells_are_integrated_out(plain: tuple[LinearGaussianOracle, Eng
     assert not np.array_equal(_scores(engine, rows, seed=4)["log_density_scaled"], scores["log_density_scaled"])
 
 
+def test_a_decoder_that_is_given_few_latents_at_once_has_the_same_densities() -> None:
+    oracle = random_oracle(4, 2, seed=5)
+    _, x = oracle.sample(16, np.random.default_rng(8))
+    rows, settings = Rows(x.astype(np.float32), None, None), EngineSettings(escalations=0, warm_up=25, draws=25)
+    seen: list[int] = []
+
+    def decoder(z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        seen.append(int(np.prod(z.shape[:-1])))
+        return oracle(z)
+
+    scores = _scores(Engine(FittedModel(decoder, 2, latents_at_once=24), settings), rows)
+    truth = oracle.log_density(rows.x.astype(float))
+    assert np.all(np.abs(scores["log_density_scaled"] - truth) < 5 * scores["mc_se"])
+    # 16 rows of 4 chains are 64 latents: all of them at the start alone, then no more than 24 in equal lots.
+    assert seen.count(64) == 1
+    assert 16 in seen
+
+
 def test_far_rows_are_finite_and_in_order_or_flagged(plain: tuple[LinearGaussianOracle, Engine]) -> None:
     oracle, engine = plain
     distance = np.array([0.0, 10.0, 100.0, 1e4, 1e6, 1e20])

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from bayesnde_cli.inference import hmc
-from bayesnde_cli.inference.target import Target
+from bayesnde_cli.inference.target import Target, largest_divisor
 from bayesnde_cli.model.decoder import Decoder, image_decoder_spec
 from bayesnde_cli.model.networks import initial_parameters
 
@@ -52,3 +52,8 @@ def test_the_gradient_of_a_weighted_sum_has_the_weights(decoder: Decoder) -> Non
         weighted = tf.reduce_sum(weights * value)
     expected = weights.numpy()[:, None] * tape.gradient(value, z).numpy()
     np.testing.assert_allclose(tape.gradient(weighted, z), expected, rtol=1e-5)
+
+
+def test_lots_are_equal_and_as_large_as_they_may_be() -> None:
+    assert [largest_divisor(12, most) for most in (0, 1, 5, 6, 11, 12, 100)] == [1, 1, 4, 6, 6, 12, 12]
+    assert largest_divisor(13, 12) == 1

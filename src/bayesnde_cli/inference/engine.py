@@ -18,7 +18,7 @@ from bayesnde_cli.inference.bridge import bridge
 from bayesnde_cli.inference.budget import EngineSettings
 from bayesnde_cli.inference.resampling import resampled
 from bayesnde_cli.inference.sampler import SamplerSettings
-from bayesnde_cli.inference.target import Target
+from bayesnde_cli.inference.target import Target, largest_divisor
 from bayesnde_cli.inference.verdicts import RELIABLE, verdicts
 from bayesnde_cli.model import random_numbers
 from bayesnde_cli.model.encoder import Encoder
@@ -59,7 +59,7 @@ class FittedModel:
     n_classes: int = 0
     known_latents: np.ndarray | None = None  # (n, d) float32: of training rows
     n_columns: int = 1  # that the decoder makes: with very many, fewer rows go together
-    at_once: int | None = None  # latents that the decoder had best be given together, if that is known
+    latents_at_once: int | None = None  # that the decoder had best be given together, if that is known
 
 
 class Engine:
@@ -81,7 +81,7 @@ class Engine:
         )
         self._sampling = sampling
         self._begin = _compiled(self._begun)
-        self._run_segment = _compiled(sampler.segment_runner(model.decoder, sampling, model.at_once))
+        self._run_segment = _compiled(sampler.segment_runner(model.decoder, sampling, model.latents_at_once))
         self._mix = _compiled(self._mixture)
         self._mix_jumps = self._mix if self._jumps_are_alike() else _compiled(self._jump_mixture)
         self._weigh = _compiled(self._log_ratios)
@@ -286,9 +286,7 @@ class Engine:
         log_q = proposal.log_prob(mixture, z, **self._kernel())
         n_rows, n, d = z.shape
         # A slice of the draws at a time: activations that stay in the cache are computed a third faster.
-        n_each = max(
-            size for size in range(1, n + 1) if n % size == 0 and (size == 1 or size * n_rows <= self._in_slice())
-        )
+        n_each = largest_divisor(n, self._in_slice() // n_rows)
         each = target.repeated(n_each)
 
         def log_pi(some: tf.Tensor) -> tf.Tensor:  # (rows, n_each, d)
@@ -308,7 +306,7 @@ class Engine:
 
     def _in_slice(self) -> int:
         """Latents in one pass of the decoder."""
-        return self._model.at_once or self._room(_SLICE_LATENTS, _SLICE_CELLS)
+        return self._model.latents_at_once or self._room(_SLICE_LATENTS, _SLICE_CELLS)
 
     def _room(self, n: int, n_cells: int) -> int:
         """So many, but no more than have this many cells."""

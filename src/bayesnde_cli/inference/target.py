@@ -9,6 +9,11 @@ from bayesnde_cli.inference.hmc import LogDensity
 from bayesnde_cli.model.likelihood import DecoderLike, log_joint
 
 
+def largest_divisor(n: int, most: int) -> int:
+    """The largest divisor of n up to `most`, 1 at least: how many of n go together in equal lots."""
+    return max(size for size in range(1, max(1, min(n, most)) + 1) if n % size == 0)
+
+
 class Target(NamedTuple):
     """Rows x (rows, p); which cells are observed (rows, p) bool, None: all; the one-hot class y (rows, classes)."""
 
@@ -36,7 +41,7 @@ class Target(NamedTuple):
         n_rows = self.x.shape[0]
         if at_once is None or at_once >= n_rows:
             return lambda z: self.log_joint(decoder, z)
-        n_each = max(size for size in range(1, at_once + 1) if n_rows % size == 0)
+        n_each = largest_divisor(n_rows, at_once)
         lots = Target(*(None if part is None else tf.reshape(part, [-1, n_each, part.shape[1]]) for part in self))
 
         @tf.custom_gradient

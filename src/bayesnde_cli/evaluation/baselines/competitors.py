@@ -24,7 +24,7 @@ DENSITIES: Mapping[str, Fit] = {
 }
 DETECTORS: Mapping[str, Fit] = {"one_class_svm": one_class_svm, "isolation_forest": isolation_forest}
 # What `reproduce` compares with beside them.
-_MORE_DETECTORS: Mapping[str, Fit] = {"distance": distance, "blurred_kernels": blurred_kernels}
+MORE_DETECTORS: Mapping[str, Fit] = {"distance": distance, "blurred_kernels": blurred_kernels}
 # A short fit, which chooses among spaces, takes this share of the steps of the whole one.
 _TRIAL = 0.1
 
@@ -54,7 +54,7 @@ COMPETITORS: Mapping[str, Method] = (
     {name: Method(by_class(fit)) for name, fit in DENSITIES.items()}
     | {"gaussian_mixture": Method(by_class(partial(gaussian_mixture, components=MORE_COMPONENTS, most_rows=MANY_ROWS)))}
     | {name: Method(neural(name), neural(name, share=_TRIAL)) for name in NEURAL}
-    | {name: Method(by_class(fit), is_density=False) for name, fit in {**DETECTORS, **_MORE_DETECTORS}.items()}
+    | {name: Method(by_class(fit), is_density=False) for name, fit in {**DETECTORS, **MORE_DETECTORS}.items()}
 )
 
 

@@ -18,6 +18,8 @@ BANDWIDTHS = tuple(2.0 ** (k / 2) for k in range(-16, 5))
 MOST_ROWS = 10_000
 MOST_CHOOSING_ROWS = 1_000
 _ROWS_AT_ONCE = 256
+# The preset's blur of models in which outliers are looked for.
+OUTLIERS_BLUR = 0.5
 
 
 def kernel_density(train: np.ndarray, validation: np.ndarray, seed: int) -> Fitted:
@@ -29,10 +31,10 @@ def kernel_density(train: np.ndarray, validation: np.ndarray, seed: int) -> Fitt
     return Fitted(lambda rows: log_kernel_density(rows, kernels, [width])[0], chosen)
 
 
-def blurred_kernels(train: np.ndarray, validation: np.ndarray, seed: int) -> Fitted:
-    """A kernel density that is as wide as the preset `outliers` blurs a model: sqrt(2 p) / 2 in every column."""
+def blurred_kernels(train: np.ndarray, validation: np.ndarray, seed: int, *, blur: float = OUTLIERS_BLUR) -> Fitted:
+    """A kernel density as wide as `density --blur` makes a model: sqrt(2 p) times the blur, that of `outliers`."""
     kernels = some_rows(train, MOST_ROWS, seed)
-    width = math.sqrt(train.shape[1] / 2.0)
+    width = blur * math.sqrt(2.0 * train.shape[1])
     chosen = {"bandwidth": width, "n_fit_rows": len(kernels)}
     return Fitted(lambda rows: log_kernel_density(rows, kernels, [width])[0], chosen)
 

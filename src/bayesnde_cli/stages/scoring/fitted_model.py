@@ -37,7 +37,7 @@ def read_model(layout: RunLayout, seed: int, blur: float | None = None) -> Fitte
         n_classes=stored.decoder.n_classes,
         known_latents=_known_latents(layout, seed, stored.decoder.n_in),
         n_columns=stored.decoder.n_out,
-        at_once=images_at_once(stored.decoder),
+        latents_at_once=images_at_once(stored.decoder),
     )
 
 

@@ -83,6 +83,7 @@ class FakeEngine:
             "log_density_scaled": log_density,
             "mc_se": rng.uniform(size=n_rows),
             "log_density_is": log_density + 0.25,
+            "mc_se_is": rng.uniform(size=n_rows),
             "overlap": rng.uniform(size=n_rows),
             "missed_mass": draws.missed_mass.astype(np.float64),
             "acceptance": draws.acceptance.astype(np.float64),

@@ -53,7 +53,7 @@ def _check(scores: dict[str, np.ndarray], truth: np.ndarray) -> None:
 
 
 def test_linear_gaussian_decoders() -> None:
-    covered = []
+    covered, covered_is = [], []
     for latent_dim in (1, 2, 8, 16, 25):
         oracles = ScaledOracles(random_oracle(latent_dim + 2, latent_dim, seed=1))
         rows, truth = oracles.rows(50, seed=2)
@@ -64,7 +64,9 @@ def test_linear_gaussian_decoders() -> None:
         _check(scores, truth)
         assert scores["converged"].all()
         covered.append(np.abs(scores["log_density_scaled"] - truth) < 1.96 * scores["mc_se"])
+        covered_is.append(np.abs(scores["log_density_is"] - truth) < 1.96 * scores["mc_se_is"])
     assert 0.93 <= np.mean(covered) <= 0.97
+    assert 0.9 <= np.mean(covered_is) <= 0.99  # the larger one of two errors: it covers a little more
     # Negative control: half a nat more, and the same check fails.
     with pytest.raises(AssertionError):
         _check(scores, truth + 0.5)

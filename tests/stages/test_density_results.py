@@ -20,8 +20,8 @@ def test_density_of_the_test_rows(bayesnde: Callable, engines: list, run: Path) 
     assert outcome.code == 0, outcome.err
     table = pq.read_table(run / "density/test/density.parquet")
     assert table.column_names == [
-        "row_id", "log_density", "log_density_scaled", "mc_se", "log_density_is", "overlap", "ess_min", "rhat_max",
-        "missed_mass", "acceptance", "divergences", "bridge_iterations", "converged", "reliable", "verdict",
+        "row_id", "log_density", "log_density_scaled", "mc_se", "log_density_is", "mc_se_is", "overlap", "ess_min",
+        "rhat_max", "missed_mass", "acceptance", "divergences", "bridge_iterations", "converged", "reliable", "verdict",
         "n_observed", "n_gradients", "n_likelihoods", "name", "k", "true_log_density",
     ]  # fmt: skip
     test = pq.read_table(run / "prepare/test.parquet")
@@ -65,6 +65,19 @@ def test_rows_without_an_estimate_are_counted_and_left_out_of_the_mean(
     assert f"R-hat up to {rhat[np.isfinite(rhat)].max():.3f} (not finite for 8 rows), " in drawn.out
     lost = bayesnde("density", "--run", run, *SMALL[2:], "--block-rows", "1", "--restart")
     assert f"{len(log_density)} rows, mean log-density not finite (units of the file; without " in lost.out
+
+
+def test_a_set_that_was_begun_with_other_columns_is_not_gone_on_with(
+    bayesnde: Callable, engines: list, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr("bayesnde_cli.stages.scoring.job.DENSITY_VERSION", 1)
+        assert bayesnde("density", "--run", run, *SMALL, "--shard", "1/2").code == 0
+    outcome = bayesnde("density", "--run", run, *SMALL)
+    assert outcome.code == 2
+    assert "settings.table_version: 1 -> 2" in outcome.err
+    assert bayesnde("density", "--run", run, *SMALL, "--restart").code == 0
+    assert "mc_se_is" in pq.read_table(run / "density/test/density.parquet").column_names
 
 
 def test_again_is_up_to_date_and_other_settings_are_listed(bayesnde: Callable, engines: list, run: Path) -> None:

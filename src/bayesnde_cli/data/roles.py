@@ -22,6 +22,7 @@ RESERVED_NAMES = [
     "log_density_scaled",
     "mc_se",
     "log_density_is",
+    "mc_se_is",
     "overlap",
     "ess_min",
     "rhat_max",

@@ -6,14 +6,16 @@ import numpy as np
 import pyarrow as pa
 
 from bayesnde_cli.inference.verdicts import NO_CELLS
+from bayesnde_cli.stages.scoring.job import DENSITY_VERSION as DENSITY_VERSION
 from bayesnde_cli.stages.scoring.rows import BlockRows
 
-DENSITY_SCHEMA, DENSITY_VERSION = "density", 1
+DENSITY_SCHEMA = "density"
 # The figures of the engine, in the order of the table.
 _FIGURES = {
     "log_density_scaled": pa.float64(),
     "mc_se": pa.float64(),
     "log_density_is": pa.float64(),
+    "mc_se_is": pa.float64(),
     "overlap": pa.float64(),
     "ess_min": pa.float64(),
     "rhat_max": pa.float64(),
@@ -31,6 +33,7 @@ _OF_NO_CELLS = {
     "log_density_scaled": 0.0,
     "mc_se": 0.0,
     "log_density_is": 0.0,
+    "mc_se_is": 0.0,
     "converged": True,
     "reliable": True,
     "verdict": NO_CELLS,

@@ -28,6 +28,8 @@ from bayesnde_cli.stages.scoring.sizes import settled
 _READ = {"prepare": ("schema.json",), "refine": ("weights/model.npz", "latents.parquet")}
 # Settings that a plan has fields of its own for.
 _IN_PLAN = ("seed", "block_rows")
+# Of the columns of densities, and of the rules of their verdicts. A set that was begun by others is not gone on with.
+DENSITY_VERSION = 2  # 2: mc_se_is; chains as witnesses of importance sampling
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,8 @@ class Job:
     def plan(self, n_rows: int) -> Plan:
         """The blocks of the set, if it has so many rows."""
         settings = {name: value for name, value in self.config.identity().items() if name not in _IN_PLAN}
+        if self.stage == "density":
+            settings["table_version"] = DENSITY_VERSION
         assert self.config.block_rows is not None
         return Plan(
             self.stage, self.set_name, self.run_id, n_rows=n_rows, block_rows=self.config.block_rows, seed=self.seed,

@@ -1,11 +1,13 @@
 """How much precision at k depends on which rows happen to be tested.
 
-    python benchmarks/outliers.py DATA [--splits 100] [--blur 0.3 0.4 0.5] [--scale minmax]
+    python benchmarks/outliers.py DATA [--splits 100] [--blur 0.3 0.4 0.5] [--trim 0.05] [--scale minmax]
 
 DATA is the folder of the raw files (DATA/odds/shuttle.mat, cardio.mat, pendigits.mat). The rows that `reproduce` tests
 are left out; of the others a tenth, drawn at random, is tested and the rest fits, many times. Prints the mean precision
 at k of each detector over these splits, and their standard deviation: what another tenth would have made of it. With
---blur it is that of kernels of these widths alone, in shares of the distance of two rows as in `density --blur`.
+--blur it is that of kernels of these widths alone, in shares of the distance of two rows as in `density --blur`; with
+--trim they are fitted once more, without the share of the rows that were least likely the first time, so that outliers
+that lie together are not learnt.
 """
 
 import argparse
@@ -19,7 +21,7 @@ from scipy.io import loadmat
 
 from bayesnde_cli.data.splits import TEST, split_by_tail
 from bayesnde_cli.evaluation.baselines.competitors import DETECTORS, MORE_DETECTORS
-from bayesnde_cli.evaluation.baselines.fitted import Fit
+from bayesnde_cli.evaluation.baselines.fitted import Fit, Fitted
 from bayesnde_cli.evaluation.baselines.kernel import blurred_kernels
 from bayesnde_cli.evaluation.outliers import outlier_score, precision_at_k
 
@@ -52,6 +54,12 @@ def between_ends(x: np.ndarray, fitted: np.ndarray) -> np.ndarray:
 SCALES = {"standard": standardised, "minmax": between_ends}
 
 
+def trimmed_kernels(train: np.ndarray, validation: np.ndarray, seed: int, *, blur: float, trim: float) -> Fitted:
+    """Kernels on the training rows but for a share of them, those least likely under kernels of the preset's width."""
+    first = blurred_kernels(train, validation, seed).score(train)
+    return blurred_kernels(train[first >= np.quantile(first, trim)], validation, seed, blur=blur)
+
+
 def precisions(
     x: np.ndarray, is_outlier: np.ndarray, n_splits: int, detectors: Mapping[str, Fit] = ALL,
     scale: str = "standard",
@@ -79,9 +87,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--splits", type=int, default=100)
     parser.add_argument("--only", nargs="+", choices=TABLES, default=list(TABLES))
     parser.add_argument("--blur", nargs="+", type=float, metavar="SHARE", help="widths of kernels")
+    parser.add_argument("--trim", type=float, default=0.0, metavar="SHARE", help="with --blur: rows that are left out")
     parser.add_argument("--scale", choices=SCALES, default="standard")
     options = parser.parse_args(argv)
-    detectors = {f"kernels, {blur:g}": partial(blurred_kernels, blur=blur) for blur in options.blur or ()} or ALL
+    detectors = {
+        f"kernels, {blur:g}": partial(trimmed_kernels, blur=blur, trim=options.trim) for blur in options.blur or ()
+    } or ALL
     for table in options.only:
         x, is_outlier = untested(options.data / "odds" / f"{table}.mat")
         for name, found in precisions(x, is_outlier, options.splits, detectors, options.scale).items():

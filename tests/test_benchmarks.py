@@ -4,6 +4,7 @@ import importlib.util
 import json
 import math
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -220,3 +221,16 @@ def test_random_tenths_of_a_table_with_far_outliers_find_them_all_and_of_one_wit
     assert list(found) == list(benchmark.ALL)
     assert np.mean(found["blurred_kernels"]) > 0.9
     assert np.mean(by_chance) < 0.3
+
+
+def test_kernels_without_the_least_likely_rows_know_no_cluster_of_outliers() -> None:
+    benchmark = _loaded("outliers")
+    rng = np.random.default_rng(2)
+    x, is_outlier = rng.standard_normal((600, 3)), np.arange(600) < 30
+    x[is_outlier] = 6.0 + 0.01 * rng.standard_normal((30, 3))  # close together: usual, to narrow kernels
+    fits = {
+        name: partial(benchmark.trimmed_kernels, blur=0.05, trim=trim) for name, trim in (("all", 0.0), ("most", 0.1))
+    }
+    found = benchmark.precisions(x, is_outlier, 5, fits)
+    assert np.mean(found["most"]) > 0.9
+    assert np.mean(found["all"]) < 0.5

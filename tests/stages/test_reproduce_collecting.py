@@ -246,6 +246,19 @@ def test_several_seeds_are_shown_with_their_mean_and_missing_figures_with_a_dash
     assert table["MADE"][3] == "0.5000 (0.5000, –)"
 
 
+def test_of_ours_it_is_told_how_many_rows_can_be_relied_on(tmp_path: Path) -> None:
+    results = [
+        _of("cardio", "outliers", seed, figures={"n": 1000, "n_reliable": n}) for seed, n in ((0, 1000), (3, 999))
+    ]
+    page = results_page(
+        [*results, _of("cardio", "distance"), _of("bank", "default", figures={"n_reliable": 500})], tmp_path
+    )
+    column = _section(page, "cardio")[0].index("test rows")
+    assert [row[column] for row in _section(page, "cardio")[1:3]] == ["1,000, 99 % reliable", "500"]
+    column = _section(page, "bank")[0].index("test rows")
+    assert _section(page, "bank")[1][column] == "500, 100 % reliable"
+
+
 def test_competitors_stand_below_ours_the_best_first(tmp_path: Path) -> None:
     means = {"maf": 3.0, "nsf": 7.0, "made": 5.0, "default": 1.0}
     results = [_of("bank", name, figures={"mean_log_density": mean}) for name, mean in means.items()]

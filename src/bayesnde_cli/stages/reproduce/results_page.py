@@ -140,7 +140,16 @@ def _times(experiment: Experiment, results: Sequence[Result]) -> list[str]:
 def _origin(experiment: Experiment, group: Sequence[Result]) -> list[str]:
     seeds = ", ".join(str(r.seed) for r in group)
     time = duration(fmean(r.seconds for r in group))
-    return [f"{group[0].figures['n']:,}", seeds, time, _commands(experiment, group)]
+    return [_test_rows(group), seeds, time, _commands(experiment, group)]
+
+
+def _test_rows(group: Sequence[Result]) -> str:
+    """How many there are; of ours, how many of them have a density that can be relied on."""
+    n_rows, reliable = f"{group[0].figures['n']:,}", [r.figures.get("n_reliable") for r in group]
+    if None in reliable:
+        return n_rows
+    share = sum(n or 0 for n in reliable) / sum(r.figures["n"] for r in group)
+    return f"{n_rows}, {math.floor(100 * share)} % reliable"  # not all of them: never 100
 
 
 def _commands(experiment: Experiment, group: Sequence[Result]) -> str:

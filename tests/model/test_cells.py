@@ -13,7 +13,6 @@ from bayesnde_cli.inference.target import Target
 from bayesnde_cli.model.cells import (
     ColumnCells,
     ValueCells,
-    drawn_inside,
     information_share,
     joined_cells,
     log_normal_cdf,
@@ -176,7 +175,7 @@ def test_starts_of_chains_are_judged_by_the_cells_too(n_classes: int) -> None:
 def test_draws_stay_in_their_cells() -> None:
     x = tf.constant(np.random.default_rng(0).normal(size=(5000, 3)), tf.float32)
     uniform = tf.random.stateless_uniform([5000, 3], [1, 1], minval=1e-7)
-    moved = drawn_inside(x, uniform, _cells()).numpy()
+    moved = _cells().drawn_inside(x, uniform).numpy()
     for lower, upper in zip(NORMAL.lower, NORMAL.upper, strict=True):
         here = (x[:, 0] >= lower) & (x[:, 0] < upper)
         assert ((moved[here, 0] >= lower) & (moved[here, 0] <= upper)).all()
@@ -205,7 +204,7 @@ def test_a_last_category_that_reaches_to_infinity_is_drawn_around_its_value() ->
     assert cells is not None
     x = tf.constant([[-3.0], [0.3], [0.5], [40.0]])
     for uniform, side in ((1e-6, -0.25), (0.5, 0.0), (1.0 - 1e-6, 0.25)):
-        moved = drawn_inside(x, tf.fill([4, 1], uniform), cells).numpy()[:, 0]
+        moved = cells.drawn_inside(x, tf.fill([4, 1], uniform)).numpy()[:, 0]
         np.testing.assert_allclose(moved, np.array([0.0, 0.0, 0.8, 0.8]) + side, atol=1e-5)
 
 

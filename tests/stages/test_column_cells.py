@@ -14,7 +14,7 @@ from bayesnde_cli.data.kinds import Kind
 from bayesnde_cli.data.scaling import Affine, Noise
 from bayesnde_cli.data.schema import Feature
 from bayesnde_cli.errors import BadArtifact
-from bayesnde_cli.model.cells import END, ColumnCells, find_cells, joined_cells
+from bayesnde_cli.model.cells import END, ColumnCells, joined_cells
 from bayesnde_cli.stages.reading import read_schema
 from bayesnde_cli.stages.training.noisy_values import _column_cells, read_noisy_values
 from bayesnde_cli.stages.training.rows import read_rows
@@ -67,7 +67,7 @@ def test_every_row_lies_in_the_cell_of_its_value(run: Path) -> None:
     values, schema = read_noisy_values(layout, read_rows(layout, "train"), 1), read_schema(layout)
     assert values is not None
     for x in (read_rows(layout, "train").x, values.x(0).numpy()):
-        found = find_cells(x, cells)
+        found = cells.find(x)
         for column in (COUNTS, WORDS):
             value = schema.features[column].map.to_value(
                 schema.features[column].map.inverse(x[:, column].astype(float))
@@ -102,7 +102,7 @@ def test_noise_at_the_very_end_of_a_cell_does_not_leave_it_in_float32(
     monkeypatch.setattr("bayesnde_cli.data.schema.noise_fractions", lambda *_: edges)
     x, _ = schema.scale(values, ids)
     for column in (COUNTS, WORDS):
-        found = find_cells(x, cells)
+        found = cells.find(x)
         lower = found.lower.numpy()[:, column]
         assert found.is_inside.numpy()[:, column].all()
         assert (lower[::2] == lower[1::2]).all()

@@ -88,10 +88,12 @@ def _check_output(
 def _write(layout: "RunLayout", scored: "Scored", out: Path, format: str) -> None:
     """Write the table for the user, a batch at a time."""
     from bayesnde_cli.artifacts.tables import iter_batches
+    from bayesnde_cli.stages.scoring.density_table import DENSITY_SCHEMA, DENSITY_VERSION
 
+    path = layout.density_file(scored.set_name)
     batches = (
         batch.select(scored.columns).replace_schema_metadata(None)
-        for batch in iter_batches(layout.density_file(scored.set_name), "density", scored.columns)
+        for batch in iter_batches(path, DENSITY_SCHEMA, scored.columns, schema_version=DENSITY_VERSION)
     )
     first = next(batches)
     with table_output(out, format, first.schema) as writer:

@@ -14,7 +14,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from bayesnde_cli.inference.proposal import MixtureOfT
 from bayesnde_cli.inference.target import Target
-from bayesnde_cli.model.cells import ValueCells
+from bayesnde_cli.model.cells import Cells
 from bayesnde_cli.model.latent_mode import find_mode
 from bayesnde_cli.model.likelihood import DecoderLike, log_likelihood
 from bayesnde_cli.model.student_t import log_t
@@ -46,7 +46,7 @@ class Bank(NamedTuple):
     neighbours: tf.Tensor  # (n, some) int32
     mean: tf.Tensor  # (classes or 1, n, p)
     variance: tf.Tensor
-    cells: ValueCells | None = None  # of the columns, for all alike
+    cells: Cells | None = None  # of the columns, for all alike
 
 
 class Modes(NamedTuple):

@@ -52,6 +52,14 @@ class ColumnCells:
             raise ValueError("expected cells in increasing order, with room for their noise")
 
 
+class FoundCells(NamedTuple):
+    """The cell of each place, of the shape of x each."""
+
+    is_inside: tf.Tensor  # whether there is one
+    lower: tf.Tensor  # some cell where there is none
+    upper: tf.Tensor
+
+
 class ValueCells(NamedTuple):
     """The cells of all columns, filled up with cells where nothing lies."""
 
@@ -60,13 +68,77 @@ class ValueCells(NamedTuple):
     width: np.ndarray  # (p,) float32
     step: np.ndarray
 
+    def find(self, x: tf.Tensor) -> FoundCells:
+        """The cell that each place lies in. x (…, p)."""
+        place = tf.cast(x, tf.float32)[..., None]
+        here = (place >= self.lower) & (place < self.upper)  # (…, p, cells)
+        is_inside = tf.reduce_any(here, axis=-1)
+        lower, upper = (tf.reduce_sum(tf.where(here, edges, 0.0), axis=-1) for edges in (self.lower, self.upper))
+        found = is_inside, tf.where(is_inside, lower, -1.0), tf.where(is_inside, upper, 1.0)
+        return FoundCells(found[0], *(tf.cast(edge, x.dtype) for edge in found[1:]))
 
-class FoundCells(NamedTuple):
-    """The cell of each place, of the shape of x each."""
+    def log_noise(self, x: tf.Tensor, found: FoundCells) -> tf.Tensor:
+        """log w(x | a, b) of each place, whether in a cell or not."""
+        width = tf.cast(self.width, x.dtype)
+        is_normal = tf.equal(width, 0.0)
+        log_width = tf.math.log(tf.where(is_normal, tf.ones_like(width), width))
+        log_mass = log_normal_mass(found.lower, found.upper)
+        return tf.where(is_normal, -0.5 * tf.square(x) - HALF_LOG_TWO_PI - log_mass, -log_width)
 
-    is_inside: tf.Tensor  # whether there is one
-    lower: tf.Tensor  # some cell where there is none
-    upper: tf.Tensor
+    def drawn_inside(self, x: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
+        """Places that lie in cells, moved to where noise puts them there: draws of w(x | a, b). uniform in (0, 1)."""
+        found = self.find(x)
+        is_right = found.lower + found.upper > 0.0
+        low, high = (
+            tf.where(is_right, -far, near) for far, near in ((found.upper, found.lower), (found.lower, found.upper))
+        )
+        below, above = (0.5 * tf.math.erfc(-math.sqrt(0.5) * edge) for edge in (low, high))
+        place = tf.math.ndtri(below + uniform * (above - below))
+        normal = tf.clip_by_value(tf.where(is_right, -place, place), found.lower, found.upper)
+        # A cell that reaches to infinity has its value half a step from its other end.
+        value = tf.where(
+            found.lower <= -END, found.upper - 0.5 * self.step,
+            tf.where(found.upper >= END, found.lower + 0.5 * self.step, 0.5 * (found.lower + found.upper)),
+        )  # fmt: skip
+        even = value + (uniform - 0.5) * self.width
+        return tf.where(found.is_inside, tf.where(tf.equal(self.width, 0.0), normal, even), x)
+
+
+class LevelCells(NamedTuple):
+    """The cells of pixels, for all columns alike: level v of 0, 1, … has [logit(v / n), logit((v + 1) / n)).
+
+    Together they fill the line. Noise is uniform over a level, which under a logit is w(x) = n s (1 - s) with the
+    logistic function s of x, in every cell.
+    """
+
+    n_levels: float
+
+    def find(self, x: tf.Tensor) -> FoundCells:
+        """The cell that each place lies in. x (…, p)."""
+        n_levels, level = tf.cast(self.n_levels, x.dtype), self._level(x)
+        end = tf.constant(END, x.dtype)
+        is_first, is_last = level < 0.5, level > n_levels - 1.5
+        inner = tf.maximum(level, 1.0), tf.minimum(level + 1.0, n_levels - 1.0)
+        lower, upper = (tf.math.log(edge) - tf.math.log(n_levels - edge) for edge in inner)
+        lower, upper = tf.where(is_first, -end, lower), tf.where(is_last, end, upper)
+        return FoundCells(~tf.math.is_nan(x), lower, upper)
+
+    def log_noise(self, x: tf.Tensor, found: FoundCells) -> tf.Tensor:
+        """log w(x) of each place."""
+        return tf.math.log(tf.cast(self.n_levels, x.dtype)) - tf.math.softplus(-x) - tf.math.softplus(x)
+
+    def drawn_inside(self, x: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
+        """Places moved to where noise puts them in their cells. uniform in (0, 1)."""
+        n_levels, level = tf.cast(self.n_levels, x.dtype), self._level(x)
+        return tf.math.log(level + uniform) - tf.math.log((n_levels - 1.0 - level) + (1.0 - uniform))
+
+    def _level(self, x: tf.Tensor) -> tf.Tensor:
+        n_levels = tf.cast(self.n_levels, x.dtype)
+        level = tf.floor(n_levels * tf.sigmoid(x))
+        return tf.where(tf.math.is_nan(x), tf.zeros_like(x), tf.clip_by_value(level, 0.0, n_levels - 1.0))
+
+
+Cells = ValueCells | LevelCells
 
 
 @lru_cache(maxsize=8)
@@ -83,25 +155,9 @@ def joined_cells(columns: tuple[ColumnCells, ...]) -> ValueCells | None:
     return ValueCells(lower, upper, *sizes)
 
 
-def find_cells(x: tf.Tensor, cells: ValueCells) -> FoundCells:
-    """The cell that each place lies in. x (…, p)."""
-    place = tf.cast(x, tf.float32)[..., None]
-    here = (place >= cells.lower) & (place < cells.upper)  # (…, p, cells)
-    is_inside = tf.reduce_any(here, axis=-1)
-    lower, upper = (tf.reduce_sum(tf.where(here, edges, 0.0), axis=-1) for edges in (cells.lower, cells.upper))
-    found = is_inside, tf.where(is_inside, lower, -1.0), tf.where(is_inside, upper, 1.0)
-    return FoundCells(found[0], *(tf.cast(edge, x.dtype) for edge in found[1:]))
-
-
-def log_cells(x: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, found: FoundCells, width: tf.Tensor) -> tf.Tensor:
+def log_cells(x: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor, found: FoundCells, cells: Cells) -> tf.Tensor:
     """log P(a < t < b) + log w(x | a, b) of each place, whether in a cell or not. Shapes as in `log_normal`."""
-    low, high = standard_edges(mean, variance, found)
-    width = tf.cast(width, x.dtype)
-    is_normal = tf.equal(width, 0.0)
-    log_width = tf.math.log(tf.where(is_normal, tf.ones_like(width), width))
-    log_mass = log_normal_mass(found.lower, found.upper)
-    inside = tf.where(is_normal, -0.5 * tf.square(x) - HALF_LOG_TWO_PI - log_mass, -log_width)
-    return log_normal_mass(low, high) + inside
+    return log_normal_mass(*standard_edges(mean, variance, found)) + cells.log_noise(x, found)
 
 
 def standard_edges(mean: tf.Tensor, variance: tf.Tensor, found: FoundCells) -> tuple[tf.Tensor, tf.Tensor]:
@@ -141,22 +197,3 @@ def log_normal_cdf(t: tf.Tensor) -> tf.Tensor:
     series = tf.math.log1p(-inverse * (1.0 - 3.0 * inverse * (1.0 - 5.0 * inverse)))
     tail = -0.5 * tf.square(far) - HALF_LOG_TWO_PI - tf.math.log(-far) + series
     return tf.where(t > _FAR, tf.math.log(0.5 * tf.math.erfc(-math.sqrt(0.5) * near)), tail)
-
-
-def drawn_inside(x: tf.Tensor, uniform: tf.Tensor, cells: ValueCells) -> tf.Tensor:
-    """Places that lie in cells, moved to where noise puts them there: draws of w(x | a, b). uniform in (0, 1)."""
-    found = find_cells(x, cells)
-    is_right = found.lower + found.upper > 0.0
-    low, high = (
-        tf.where(is_right, -far, near) for far, near in ((found.upper, found.lower), (found.lower, found.upper))
-    )
-    below, above = (0.5 * tf.math.erfc(-math.sqrt(0.5) * edge) for edge in (low, high))
-    place = tf.math.ndtri(below + uniform * (above - below))
-    normal = tf.clip_by_value(tf.where(is_right, -place, place), found.lower, found.upper)
-    # A cell that reaches to infinity has its value half a step from its other end.
-    value = tf.where(
-        found.lower <= -END, found.upper - 0.5 * cells.step,
-        tf.where(found.upper >= END, found.lower + 0.5 * cells.step, 0.5 * (found.lower + found.upper)),
-    )  # fmt: skip
-    even = value + (uniform - 0.5) * cells.width
-    return tf.where(found.is_inside, tf.where(tf.equal(cells.width, 0.0), normal, even), x)

@@ -7,7 +7,7 @@ from math import prod
 import tensorflow as tf
 
 from bayesnde_cli.model import networks
-from bayesnde_cli.model.cells import joined_cells
+from bayesnde_cli.model.cells import LevelCells, joined_cells
 from bayesnde_cli.model.image_layers import Statistics
 from bayesnde_cli.model.networks import IMAGE_CHANNELS, NetworkSpec, regime
 from bayesnde_cli.model.parameters import Parameters
@@ -57,7 +57,9 @@ class Decoder:
         mean, raw_variance = networks.apply(self.spec, self.parameters, z, y, self.statistics)
         if self.spec.image is not None:
             low, high = IMAGE_VARIANCE
-            return mean, low + (high - low) * tf.sigmoid(raw_variance)  # 1 - exp(-softplus(raw)) is the sigmoid
+            variance = low + (high - low) * tf.sigmoid(raw_variance)  # 1 - exp(-softplus(raw)) is the sigmoid
+            levels = self.spec.levels
+            return (mean, variance, LevelCells(float(levels))) if levels else (mean, variance)
         # softplus(raw) = max(raw, 0) + log(1 + exp(-|raw|)) inside: no overflow at either end.
         variance, cells = tf.math.softplus(raw_variance) + VARIANCE_FLOOR, joined_cells(self.spec.cells)
         return (mean, variance) if cells is None else (mean, variance, cells)

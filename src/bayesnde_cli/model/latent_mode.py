@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bayesnde_cli.model.cells import find_cells, information_share, standard_edges
+from bayesnde_cli.model.cells import information_share, standard_edges
 from bayesnde_cli.model.likelihood import DecoderLike, log_joint
 
 # Steps uphill; from an encoder's mean most rows are there after five.
@@ -101,7 +101,7 @@ def expected_precision(
         )
     mean_slope = mean_slope / tf.sqrt(variance)
     if cells and x is not None:
-        found = find_cells(x[:, None, :], cells[0])
+        found = cells[0].find(x[:, None, :])
         share = information_share(*standard_edges(mean[:, :1], variance[:, :1], found))  # (rows, 1, p)
         share = tf.where(found.is_inside, share, tf.ones_like(share))
         mean_slope, log_variance_slope = tf.sqrt(share) * mean_slope, share * log_variance_slope

@@ -11,7 +11,7 @@ from math import log, pi
 import tensorflow as tf
 
 from bayesnde_cli.model import random_numbers
-from bayesnde_cli.model.cells import ValueCells, drawn_inside, find_cells, log_cells
+from bayesnde_cli.model.cells import Cells, log_cells
 
 # z -> (mean, variance), or (z, y) -> (mean, variance) for a conditional model; where columns have cells, these come
 # third.
@@ -29,7 +29,7 @@ def log_likelihood(
     x: tf.Tensor,
     mean: tf.Tensor,
     variance: tf.Tensor,
-    cells: ValueCells | None = None,
+    cells: Cells | None = None,
     *,
     mask: tf.Tensor | None = None,
     dtype: tf.DType | None = None,
@@ -48,8 +48,8 @@ def log_likelihood(
     place = x if mask is None else tf.where(mask, x, mean)
     each = log_normal(place, mean, variance)
     if cells is not None:
-        found = find_cells(x, cells)  # nowhere for NaN
-        each = tf.where(found.is_inside, log_cells(place, mean, variance, found, cells.width), each)
+        found = cells.find(x)  # nowhere for NaN
+        each = tf.where(found.is_inside, log_cells(place, mean, variance, found, cells), each)
     return _total(each if mask is None else tf.where(mask, each, tf.zeros_like(each)), dtype)
 
 
@@ -83,7 +83,7 @@ def draw_rows(
     if not cells:
         return x
     uniform = random_numbers.uniform(mean.shape, tf.random.experimental.stateless_fold_in(seed, 2), minval=1e-7)
-    return drawn_inside(x, uniform, cells[0])
+    return cells[0].drawn_inside(x, uniform)
 
 
 def _total(cells: tf.Tensor, dtype: tf.DType | None) -> tf.Tensor:

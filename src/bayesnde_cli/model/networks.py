@@ -64,6 +64,7 @@ class NetworkSpec:
     activation: str = "leaky_relu"
     image: tuple[int, int, int] | None = None  # height, width and channels of what a network of images makes or sees
     cells: tuple[ColumnCells, ...] = ()  # of each column that a decoder makes; none for any, unless given
+    levels: int = 0  # of the pixels that a decoder makes, which then have their cells; 0: they are points
 
     def __post_init__(self) -> None:
         if self.kind not in (*_TRUNKS, *_OF_IMAGES):
@@ -76,6 +77,8 @@ class NetworkSpec:
             raise ValueError(f"expected an activation among {', '.join(ACTIVATIONS)}, got {self.activation!r}")
         if self.cells and len(self.cells) != self.n_out:
             raise ValueError(f"expected cells for each of {self.n_out} columns, got {len(self.cells)}")
+        if self.levels and (self.kind != "to_image" or self.levels < 2):
+            raise ValueError(f"expected levels of the pixels of a decoder alone, got {self}")
         if min(self.n_in, self.n_out, self.width, self.depth) < 1:
             raise ValueError(f"expected sizes of at least 1, got {self}")
 

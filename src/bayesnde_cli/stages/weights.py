@@ -44,7 +44,7 @@ def _spec(path: Path, network: str, stored: Any, *, n_arrays: int) -> NetworkSpe
         given |= {"heads": tuple(given["heads"]), "cells": tuple(map(_cells, given["cells"]))}
         spec = NetworkSpec(**given)
         spec = spec if spec.image is None else replace(spec, image=tuple(spec.image))  # type: ignore[arg-type]
-        sizes = (spec.n_in, spec.n_out, spec.n_classes, spec.width, spec.depth, *(spec.image or ()))
+        sizes = (spec.n_in, spec.n_out, spec.n_classes, spec.width, spec.depth, spec.levels, *(spec.image or ()))
         # A layer has two arrays at least: whoever says more layers than that would have us count them.
         is_sound = all(is_count(size) for size in sizes) and spec.depth <= n_arrays
         is_sound = is_sound and all(isinstance(head, str) for head in spec.heads)

@@ -16,7 +16,7 @@ from bayesnde_cli.rng import bits_at
 from bayesnde_cli.stages.report.cells import file_cells
 from bayesnde_cli.stages.report.model_view import ModelView
 from bayesnde_cli.stages.report.scored_rows import model_rows
-from bayesnde_cli.stages.scoring.density_table import DENSITY_SCHEMA
+from bayesnde_cli.stages.scoring.density_table import DENSITY_SCHEMA, DENSITY_VERSION
 
 # Images in a row of a sheet: some as they come, and those of highest or lowest density.
 _SOME, _AT_AN_END = 8, 5
@@ -73,7 +73,7 @@ def image_sheets(layout: RunLayout, set_name: str, schema: Schema, view: ModelVi
 def _read_scores(layout: RunLayout, set_name: str, schema: Schema) -> _Scores:
     condition = schema.roles.condition
     columns = ["row_id", "log_density", "n_observed", *([condition] if condition else [])]
-    table = read_table(layout.density_file(set_name), DENSITY_SCHEMA, columns)
+    table = read_table(layout.density_file(set_name), DENSITY_SCHEMA, columns, schema_version=DENSITY_VERSION)
     is_whole = table["n_observed"].to_numpy() == len(schema.features)
     class_index = schema.one_hot(table[condition].to_pylist()).argmax(axis=1) if condition else np.zeros(len(table))
     log_density = np.where(is_whole, table["log_density"].to_numpy(), np.nan)

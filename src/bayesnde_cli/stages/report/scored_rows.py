@@ -1,6 +1,6 @@
 """The scored rows that a report shows: a sample for the plots, and the ten of lowest density."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,12 +14,15 @@ from bayesnde_cli.data.schema import Schema
 from bayesnde_cli.report.numerals import nats
 from bayesnde_cli.report.report_data import ScoredRows, TextTable
 from bayesnde_cli.rng import bits_at
-from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA
+from bayesnde_cli.stages.prepare.writing import ROWS_SCHEMA, ROWS_SCHEMA_VERSION
 from bayesnde_cli.stages.report.cells import file_cells
 from bayesnde_cli.stages.reporting import counted
-from bayesnde_cli.stages.scoring.density_table import DENSITY_SCHEMA
-from bayesnde_cli.stages.scoring.rows import STAGED_SCHEMA
+from bayesnde_cli.stages.scoring.density_table import DENSITY_SCHEMA, DENSITY_VERSION
+from bayesnde_cli.stages.scoring.rows import STAGED_SCHEMA, STAGED_SCHEMA_VERSION
 
+# Tables by their schema, and the newest version of it that is known here.
+_Kind = tuple[str, int]
+_DENSITY: _Kind = (DENSITY_SCHEMA, DENSITY_VERSION)
 # Rows in the plots.
 _MOST_ROWS = 5000
 _N_LOWEST = 10
@@ -41,8 +44,8 @@ def read_scored(layout: RunLayout, set_name: str, schema: Schema) -> Scored:
     chosen = np.sort(np.argsort(bits_at(0, row_ids), kind="stable")[:_MOST_ROWS])
     labels = [name for name in (schema.roles.truth, schema.roles.outlier_label) if name]
     path = layout.density_file(set_name)
-    present = [name for name in labels if name in _names(path, DENSITY_SCHEMA)]
-    table = _take(path, DENSITY_SCHEMA, [*_FIGURES, *present], chosen)
+    present = [name for name in labels if name in _names(path)]
+    table = _take(path, _DENSITY, [*_FIGURES, *present], chosen)
     figures = {name: table[name].to_numpy() for name in table.column_names}
     is_outlier = figures.get(schema.roles.outlier_label or "")
     rows = ScoredRows(
@@ -66,8 +69,8 @@ def lowest_rows(layout: RunLayout, set_name: str, schema: Schema) -> TextTable:
     order = order[~np.isnan(log_density[order])][:_N_LOWEST]
     position = np.sort(order)
     back = np.argsort(np.argsort(order, kind="stable"), kind="stable")  # from the order of the file to that of density
-    labels = [name for name in schema.roles.labels if name in _names(path, DENSITY_SCHEMA)]
-    found = _take(path, DENSITY_SCHEMA, ["row_id", "log_density", "mc_se", "verdict", *labels], position).take(back)
+    labels = [name for name in schema.roles.labels if name in _names(path)]
+    found = _take(path, _DENSITY, ["row_id", "log_density", "mc_se", "verdict", *labels], position).take(back)
     names = [] if schema.image else [feature.name for feature in schema.features][:_MOST_COLUMNS]
     cells = _user_cells(layout, set_name, schema, position)[back][:, : len(names)] if names else [()] * len(order)
     rows = [
@@ -108,25 +111,30 @@ def model_rows(layout: RunLayout, set_name: str, schema: Schema, position: np.nd
     return flat.reshape(len(position), len(schema.features))
 
 
-def _rows_place(layout: RunLayout, set_name: str) -> tuple[Path, str]:
-    """The table of a set's rows, and what it is called. Its rows are in the order of the density table."""
+def _rows_place(layout: RunLayout, set_name: str) -> tuple[Path, _Kind]:
+    """The table of a set's rows, and of what kind it is. Its rows are in the order of the density table."""
     if set_name == TEST_SET:
-        return layout.split_file(TEST_SET), ROWS_SCHEMA
-    return layout.rows_file("density", set_name), STAGED_SCHEMA
+        return layout.split_file(TEST_SET), (ROWS_SCHEMA, ROWS_SCHEMA_VERSION)
+    return layout.rows_file("density", set_name), (STAGED_SCHEMA, STAGED_SCHEMA_VERSION)
 
 
 def _column(path: Path, name: str) -> np.ndarray:
-    return np.concatenate([batch.column(0).to_numpy() for batch in iter_batches(path, DENSITY_SCHEMA, [name])])
+    return np.concatenate([batch.column(0).to_numpy() for batch in _batches(path, _DENSITY, [name])])
 
 
-def _names(path: Path, schema_name: str) -> list[str]:
-    return list(next(iter_batches(path, schema_name)).schema.names)
+def _names(path: Path) -> list[str]:
+    return list(next(_batches(path, _DENSITY)).schema.names)
 
 
-def _take(path: Path, schema_name: str, columns: Sequence[str], position: np.ndarray) -> pa.Table:
+def _batches(path: Path, kind: _Kind, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    schema_name, version = kind
+    return iter_batches(path, schema_name, columns, schema_version=version)
+
+
+def _take(path: Path, kind: _Kind, columns: Sequence[str], position: np.ndarray) -> pa.Table:
     """The rows at ascending positions; one batch is in memory at a time."""
     taken, first = [], 0
-    for batch in iter_batches(path, schema_name, columns):
+    for batch in _batches(path, kind, columns):
         here = position[(position >= first) & (position < first + batch.num_rows)] - first
         taken.append(batch.take(pa.array(here)))
         first += batch.num_rows

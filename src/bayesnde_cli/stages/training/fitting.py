@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.config import TrainingConfig, WarmstartConfig
-from bayesnde_cli.data.image import ImageShape
+from bayesnde_cli.data.image import N_LEVELS, ImageShape
 from bayesnde_cli.errors import BadConfig, NumericalFailure, Stopped
 from bayesnde_cli.model.decoder import decoder_spec, image_decoder_spec
 from bayesnde_cli.model.encoder import encoder_spec, image_encoder_spec
@@ -138,6 +138,8 @@ def _model(
         networks = fresh_networks(config, rows.x.shape[1], rows.n_classes, rows.image)
         if config.cells and values is not None:
             networks = replace(networks, decoder=replace(networks.decoder, cells=values.cells()))
+        if config.cells and rows.image is not None:
+            networks = replace(networks, decoder=replace(networks.decoder, levels=N_LEVELS))
         return networks, first_weights(config, networks)
     stored = read_networks(layout, "warmstart")
     weights = {name: tf.constant(array) for name, array in stored.weights.items()}

@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_digits
 
+from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.stages.weights import read_networks
+
 _QUICK_LOOKS = ("--checks", "1", "--validation-rows", "64", "--validation-draws", "8", "--generated-rows", "50")
 _TRAINING = ("--batch-rows", "64", *_QUICK_LOOKS)
 
@@ -23,6 +26,7 @@ def test_digits_are_told_apart(bayesnde: Callable, tmp_path: Path) -> None:
     ):
         outcome = bayesnde(*line, "--run", run)
         assert outcome.code == 0, outcome.err
+    assert read_networks(RunLayout(run), "refine").decoder.levels == 256  # pixels have cells
     outcome = bayesnde("classify", "--effort", "quick", "--out", found, "--json", "--run", run)
     assert outcome.code == 0, outcome.err
     summary = json.loads(outcome.out)

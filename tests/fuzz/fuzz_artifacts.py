@@ -27,6 +27,7 @@ from bayesnde_cli.config import PrepareConfig, RefineConfig, resolve
 from bayesnde_cli.stages.block_progress import block_progress
 from bayesnde_cli.stages.reading import read_schema
 from bayesnde_cli.stages.report.training_curves import read_training
+from bayesnde_cli.stages.scoring.density_table import DENSITY_SCHEMA, DENSITY_VERSION
 from bayesnde_cli.stages.scoring.draws import DIAGNOSTICS_VERSION, DrawStore
 from bayesnde_cli.stages.scoring.outcomes import DENSITY_RESULT, Scored
 from bayesnde_cli.stages.scoring.rows import SetRows, staged_stamp
@@ -106,6 +107,10 @@ def _manifest(layout: RunLayout, path: Path) -> object:
 def _density_manifest(layout: RunLayout, path: Path) -> object:
     found = manifest.read(path)
     return str(Scored("file", "test", True, **manifest.result_of(layout, found, DENSITY_RESULT)))
+
+
+def _density_table(layout: RunLayout, path: Path) -> object:
+    return read_table(path, DENSITY_SCHEMA, schema_version=DENSITY_VERSION)
 
 
 def _plan(layout: RunLayout, path: Path) -> object:
@@ -261,7 +266,7 @@ TARGETS = {
     "posterior/test/diagnostics-00000.parquet": Target(_tables, _draws),
     "posterior/test/diagnostics.parquet": Target(_tables, _diagnostics),
     "density/test/block-00000.parquet": Target(_tables, _block),
-    "density/test/density.parquet": Target(_tables, lambda layout, path: read_table(path, "density")),
+    "density/test/density.parquet": Target(_tables, _density_table),
     "evaluate/test/metrics.json": Target(_plain, _metrics),
     "status: a manifest": Target(_sealed, _status, place="refine/manifest.json"),
     "status: a plan": Target(_sealed, _status, place="posterior/test/plan.json"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from bayesnde_cli.errors import BadUsage
 from bayesnde_cli.evaluation.baselines import COMPETITORS, DENSITIES, DETECTORS, Method, Part, Parts, competitor
 from bayesnde_cli.evaluation.baselines import neural as neural_room
 from bayesnde_cli.evaluation.baselines.fitted import FittedParts
+from bayesnde_cli.evaluation.baselines.kept import KeptState
 from bayesnde_cli.evaluation.baselines.neural import neural
+from stopping_keeper import Stopped, StoppingKeeper
 
 COVARIANCE = np.array([[1.0, 0.8], [0.8, 1.0]])
 NORMAL = stats.multivariate_normal([0.0, 0.0], COVARIANCE)
@@ -229,6 +232,58 @@ def test_the_same_seed_gives_the_same_numbers_and_leaves_the_global_generator_al
 
 
 @pytest.mark.parametrize("name", NEURAL_BASELINES)
+def test_a_fit_that_was_stopped_goes_on_to_the_same_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bayesnde_cli.evaluation.baselines import kept
+    from bayesnde_cli.evaluation.baselines.neural import fitting, training
+
+    monkeypatch.setattr(kept, "_SECONDS_BETWEEN", 0.0)
+    looks = []
+    monkeypatch.setattr(training, "_look", lambda *of, look=training._look: looks.append(1) or look(*of))
+    monkeypatch.setattr(training, "_BATCH_ROWS", 30)  # passes end between looks
+    few = {
+        each: kind._replace(length=replace(kind.length, steps=60, look_every=20))
+        for each, kind in fitting.KINDS.items()
+    }
+    monkeypatch.setattr(fitting, "KINDS", few)
+    train, validation, rows = _normal(200, 1), _normal(60, 2), _normal(40, 3)
+    whole = neural(name)(train, validation, 1)
+    n_looks = len(looks)
+    keeper = StoppingKeeper()
+    keeper.n_left = 1
+    with pytest.raises(Stopped):
+        neural(name, keeper=keeper)(train, validation, 1)
+    looks.clear()
+    keeper.n_left = None
+    again = neural(name, keeper=keeper)(train, validation, 1)
+    assert len(looks) == n_looks - 2  # neither the first, of fresh weights, nor the one before the stop
+    assert again.chosen == whole.chosen
+    assert np.array_equal(again.score(rows), whole.score(rows))
+    # Once more, when it is done: nothing is left to do. Another seed or other rows are another fit.
+    looks.clear()
+    done = neural(name, keeper=keeper)(train, validation, 1)
+    assert not looks
+    assert np.array_equal(done.score(rows), whole.score(rows))
+    neural(name, share=0.05, keeper=keeper)(train, validation, 1)
+    neural(name, share=0.05, keeper=keeper)(train, validation, 2)
+    neural(name, share=0.05, keeper=keeper)(_normal(200, 4), validation, 2)
+    neural(name, share=0.05, keeper=keeper)(train, _normal(60, 4), 2)
+    assert len(keeper) == 5
+
+
+def test_states_are_kept_now_and_then_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bayesnde_cli.evaluation.baselines import kept
+
+    now = 0.0
+    monkeypatch.setattr(kept, "time", SimpleNamespace(monotonic=lambda: now))
+    keeper = StoppingKeeper()
+    state = kept.KeptState(keeper, "settings", _normal(5, 1))
+    for now, is_last, there in ((9.0, False, None), (11.0, False, 11.0), (20.0, False, 11.0), (20.5, True, 20.5)):
+        state.write(lambda now=now: {"now": np.array(now)}, is_last=is_last)
+        assert (state.read() or {}).get("now") == there
+    kept.KeptState(None, "settings").write(lambda: pytest.fail("nobody asked for it"), is_last=True)
+
+
+@pytest.mark.parametrize("name", NEURAL_BASELINES)
 def test_far_rows_have_finite_densities_and_a_single_column_works(name: str) -> None:
     fit = neural(name, share=FEW)
     far = Part(np.array([[30.0, -40.0], [0.0, 6.0], [5.0, -5.0]]))
@@ -319,14 +374,38 @@ def test_detectors_have_a_score_in_the_first_space_and_no_validation_mean() -> N
         assert found.log_density.shape == (400,)
 
 
+@pytest.mark.parametrize(
+    ("name", "n_rows", "share", "looks"),
+    [
+        ("nsf", 100, 1.0, (12, 2_000)),
+        ("nsf", 684, 1.0, (24, 2_000)),  # two batches an epoch: the best weights of flows are those of a hundred steps
+        ("nsf", 4_760, 1.0, (200, 2_000)),
+        ("nsf", 4_760, 0.01, (60, 2_000)),
+        ("cfm", 684, 1.0, (24, 5_000)),
+        ("cfm", 50_000, 1.0, (500, 5_000)),
+        ("resflow", 684, 1.0, (200, 2_000)),
+    ],
+)
+def test_of_few_rows_the_validation_rows_are_looked_at_more_often(
+    name: str, n_rows: int, share: float, looks: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bayesnde_cli.evaluation.baselines.neural import fitting
+
+    seen = []
+    monkeypatch.setattr(fitting, "_fit_one", lambda *of: seen.append(of[3]) or FittedParts(len, {}))
+    neural(name, share=share)(Part(np.zeros((n_rows, 2))), Part(np.zeros((5, 2))), 0)
+    (length,) = seen
+    assert (length.look_every, length.patience) == looks
+
+
 def test_training_ends_by_patience_and_keeps_the_best_weights() -> None:
     """Twenty rows are soon learnt by heart: validation rows say when."""
     from bayesnde_cli.evaluation.baselines.neural import fitting
     from bayesnde_cli.evaluation.baselines.neural.training import Length
 
-    kind = fitting.KINDS["made"]._replace(length=Length(steps=3000, look_every=20, patience=3))
+    kind = fitting.KINDS["made"]._replace(length=Length(steps=3000, look_every=20, patience=60))
     validation = _normal(500, 2)
-    fitted = fitting._fit_one(kind, _normal(20, 1), validation, kind.length, 0)
+    fitted = fitting._fit_one(kind, _normal(20, 1), validation, kind.length, 0, KeptState(None, "settings"))
     assert fitted.chosen["steps"] == fitted.chosen["best_step"] + 60 < 3000
     longer = Length(steps=fitted.chosen["steps"] + 400, look_every=10_000)
     # The control: trained on without a look, the weights of the end are the worse ones for validation rows.

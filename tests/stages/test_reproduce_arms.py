@@ -8,17 +8,24 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
 import fake_model
+from bayesnde_cli.artifacts.arrays import write_arrays
+from bayesnde_cli.artifacts.canonical import json_bytes
 from bayesnde_cli.artifacts.experiments_layout import ArmLayout
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.processes import place
 from bayesnde_cli.config import PosteriorConfig
+from bayesnde_cli.errors import BadUsage
+from bayesnde_cli.evaluation.baselines import Method, Part
+from bayesnde_cli.evaluation.baselines.fitted import FittedParts
+from bayesnde_cli.evaluation.baselines.kept import Keeper, KeptState
 from bayesnde_cli.stages import evaluate
-from bayesnde_cli.stages.reproduce import own_arm, rows
+from bayesnde_cli.stages.reproduce import competitor_arm, own_arm, rows
 from bayesnde_cli.stages.reproduce.experiments import EXPERIMENTS
 from bayesnde_cli.stages.scoring.engine import Opened
 from fake_engine import FakeEngine
@@ -93,6 +100,59 @@ def test_a_competitor_from_end_to_end(bayesnde: Callable) -> None:
     assert figures["spearman"] > 0.2  # a mixture knows something of the spiral
 
 
+def test_a_competitor_that_was_stopped_goes_on_from_what_it_kept(
+    bayesnde: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fit here counts to three; the first process comes as far as two, the second to the end."""
+    begun_at: list[int] = []
+    last = 2
+
+    def methods(keeper: Keeper) -> dict[str, Method]:
+        def fit(train: Part, validation: Part, seed: int) -> FittedParts:
+            state = KeptState(keeper, "count", train, validation)
+            there = state.read()
+            count = 0 if there is None else int(there["count"])
+            begun_at.append(count)
+            while count < last:
+                count += 1
+                state.write(partial(dict, count=np.array(count)), is_last=True)
+            if count < 3:
+                raise BadUsage("stopped", found="a signal", hint="go on")
+            return FittedParts(lambda part: -0.5 * (part.cells**2).sum(axis=1), {})
+
+        return {"gaussian": Method(fit, fit)}
+
+    monkeypatch.setattr(competitor_arm, "methods", methods)
+    arm = Path("run/reproduce/involute/gaussian-seed0")
+    command = ["reproduce", "involute", "--method", "gaussian"]
+    assert bayesnde(*command).code != 0
+    (state,) = arm.iterdir()
+    last = 3
+    assert bayesnde(*command).code == 0
+    assert begun_at[:2] == [0, 2]
+    assert sorted(path.name for path in arm.iterdir()) == ["map.parquet", "result.json", "scores.parquet"]
+    # A damaged state, and one of other rows under the same name, are lost time and no more.
+    for damaged in (b"", _other_state(arm / "other.npz")):
+        begun_at.clear()
+        arm.joinpath("result.json").unlink()
+        state.write_bytes(damaged)
+        assert bayesnde(*command).code == 0
+        assert begun_at[0] == 0
+        assert not state.exists()
+    # What is left behind if the process is killed right after its result goes the next time; and with --restart.
+    state.write_bytes(b"")
+    assert bayesnde(*command).code == 0
+    assert not state.exists()
+
+
+def _other_state(path: Path) -> bytes:
+    """A file of arrays that is whole, and not what it is taken for."""
+    write_arrays(path, {"count": np.array(2)}, {"fit": "another"})
+    data = path.read_bytes()
+    path.unlink()
+    return data
+
+
 def test_an_arm_that_is_done_is_not_run_again_and_a_restart_runs_it(bayesnde: Callable) -> None:
     command = ["reproduce", "involute", "--method", "gaussian", "-q"]
     first = bayesnde(*command)
@@ -127,6 +187,42 @@ def test_an_arm_that_was_run_with_other_settings_is_no_answer(bayesnde: Callable
         "error: --set changes recipes of ours, and none was asked for\n  --set density.draws=3\n"
         "hint: leave it out, or name a recipe with --recipe\n",
     )
+
+
+def test_what_an_ablation_takes_away_cannot_be_put_back_and_is_told_before_the_first_arm(bayesnde: Callable) -> None:
+    assert bayesnde("reproduce", "ablation-2d", "--set", "warmstart.egm_steps=6000", "-q") == (
+        2,
+        "",
+        "error: this recipe is that of warmstart.egm_steps=1, and it cannot be set to anything else\n"
+        "  --set warmstart.egm_steps=6000\n"
+        "hint: leave it out; recipes with and without it are run one by one, with --recipe\n",
+    )
+    assert not Path("run").exists()
+
+
+def test_a_row_without_a_density_is_counted_and_left_out_of_the_means(tmp_path: Path) -> None:
+    from bayesnde_cli.artifacts.tables import write_table
+    from bayesnde_cli.stages.scoring.density_table import DENSITY_SCHEMA, DENSITY_VERSION
+
+    def run(name: str, log_density: list[float], mc_se: list[float]) -> RunLayout:
+        layout = RunLayout(tmp_path / name)
+        table = pa.table({"log_density": log_density, "log_density_is": log_density, "mc_se": mc_se})
+        path = layout.density_file("test")
+        path.parent.mkdir(parents=True)
+        write_table(path, table, schema_name=DENSITY_SCHEMA, schema_version=DENSITY_VERSION, run_id="0" * 16)
+        return layout
+
+    nan = float("nan")
+    found = run("found", [1.0, nan, 3.0], [0.1, nan, 0.3])
+    base = run("base", [1.5, 2.0, 3.0], [0.1, 0.1, 0.1])
+    figures = own_arm.own_figures(found, {"rows": {"n_reliable": 2}}, None, None, base)
+    assert (figures["n"], figures["n_not_finite"], figures["mean_log_density"]) == (3, 1, 2.0)
+    assert figures["mean_mc_se"] == pytest.approx(0.2)
+    assert figures["error"] == figures["importance"]["error"] == pytest.approx(np.sqrt(0.125))
+    nothing = run("nothing", [nan, nan, nan], [nan, nan, nan])
+    figures = own_arm.own_figures(nothing, {"rows": {"n_reliable": 0}}, None, None, base)
+    assert figures["mean_mc_se"] is figures["error"] is figures["mean_log_density"] is None
+    json_bytes(figures)  # which no NaN could be
 
 
 def test_our_arm_from_end_to_end_is_on_the_competitors_rows(bayesnde: Callable, opened: list) -> None:

@@ -37,6 +37,14 @@ def test_the_catalogue_has_every_file_of_every_experiment_and_no_other() -> None
     assert used == {file for file, _ in CATALOGUE}
 
 
+def test_the_page_of_raw_files_has_all_of_them() -> None:
+    page = Path(__file__).parents[2].joinpath("docs", "raw-files.md").read_text("utf-8")
+    for raw in RAW_SETS.values():
+        assert f"## {raw.source}\n\n{f'Archive: <{raw.archive}>' if raw.archive else 'No stable address'}" in page
+    lines = [line for line in page.splitlines() if line.startswith("| `")]
+    assert lines == [f"| `{file}` | `{digest}` |" for file, digest in CATALOGUE]
+
+
 def test_published_files_are_found_in_the_order_of_the_experiment(raw_data: Path) -> None:
     files = EXPERIMENTS["pendigits10"].files
     assert found_files(raw_data, files) == [raw_data / file for file in files]

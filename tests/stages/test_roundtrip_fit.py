@@ -10,13 +10,14 @@ from scipy import stats
 
 from bayesnde_cli.config import WarmstartConfig
 from bayesnde_cli.errors import NumericalFailure
-from bayesnde_cli.evaluation.baselines import Part
+from bayesnde_cli.evaluation.baselines import Part, kept
 from bayesnde_cli.evaluation.baselines.roundtrip import Choice
 from bayesnde_cli.stages.evaluate import roundtrip as roundtrip_stage
 from bayesnde_cli.stages.evaluate.roundtrip import CONFIG, FittedRoundtrip, _looks, roundtrip
 from bayesnde_cli.stages.training import phases
 from bayesnde_cli.stages.training.phases import Networks, Phase
 from bayesnde_cli.stages.training.rows import Rows
+from stopping_keeper import Stopped, StoppingKeeper
 
 SMALL = replace(CONFIG, egm_steps=300, checks=2, width=32, depth=2)
 NORMAL = stats.multivariate_normal([0.0, 0.0], [[1.0, 0.8], [0.8, 1.0]])
@@ -122,9 +123,9 @@ def _failing_phase(bad_round: int) -> Phase:
 def _looked(bad_round: int) -> list[int]:
     rows = Rows(np.arange(5), np.zeros((5, 2), np.float32), np.zeros(5), None)
     config = replace(CONFIG, seed=0, checks=4)
-    return [
-        look.n_steps for look in _looks(_failing_phase(bad_round), {}, rows, config, lambda _: Choice(1.0, 1.0, 1, 0.0))
-    ]
+    phase, choice = _failing_phase(bad_round), Choice(1.0, 1.0, 1, 0.0)
+    looks = _looks(phase, {}, rows, config, lambda _: choice, kept.KeptState(None, "settings"))
+    return [look.n_steps for look in looks]
 
 
 def test_training_that_fails_late_ends_with_the_looks_before_it() -> None:
@@ -141,3 +142,20 @@ def test_training_that_fails_at_once_is_an_error_with_a_way_out() -> None:
         "hint: evaluate without --baseline roundtrip"
     )
     assert caught.value.exit_code == 4
+
+
+def test_a_training_that_was_stopped_goes_on_to_the_same_numbers(
+    fitted: FittedRoundtrip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "_SECONDS_BETWEEN", 0.0)
+    keeper = StoppingKeeper()
+    keeper.n_left = 3
+    with pytest.raises(Stopped):
+        roundtrip(TRAIN, VALIDATION, 1, config=SMALL, n_draws=1000, keeper=keeper)
+    (state,) = keeper.values()
+    assert (int(state["n_rounds"]), "numbers/0" in state, "numbers/1" in state) == (3, True, False)  # of 6 rounds
+    for n_left in (-3, -3):  # three rounds from there; none when it is done
+        again = roundtrip(TRAIN, VALIDATION, 1, config=SMALL, n_draws=1000, keeper=keeper)
+        assert again.chosen == fitted.chosen
+        assert np.array_equal(again.score(EVALUATED), fitted.score(EVALUATED))
+        assert keeper.n_left == n_left

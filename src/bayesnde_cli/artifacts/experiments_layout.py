@@ -34,6 +34,13 @@ class ArmLayout:
     def classes_file(self, block: int) -> Path:
         return self.classes_dir / f"block-{block:05d}.npz"
 
+    def fit_file(self, digest: str) -> Path:
+        """The state of a competitor's fit, until there is a result."""
+        return self.root / f"fit-{digest[:16]}.npz"
+
+    def fit_files(self) -> Iterator[Path]:
+        return self.root.glob("fit-*.npz")
+
     @property
     def map_file(self) -> Path:
         """The log-density on a grid, if the experiment has two columns."""

@@ -10,6 +10,7 @@ import numpy as np
 from bayesnde_cli.evaluation.baselines.detectors import distance, isolation_forest, one_class_svm
 from bayesnde_cli.evaluation.baselines.fitted import Fit, FitParts, FittedParts, by_class
 from bayesnde_cli.evaluation.baselines.gaussian import gaussian
+from bayesnde_cli.evaluation.baselines.kept import Keeper
 from bayesnde_cli.evaluation.baselines.kernel import blurred_kernels, kernel_density
 from bayesnde_cli.evaluation.baselines.mixture import MANY_ROWS, MORE_COMPONENTS, gaussian_mixture
 from bayesnde_cli.evaluation.baselines.neural import NEURAL, neural
@@ -50,12 +51,18 @@ class Competitor:
     log_density_of: Callable[[Mapping[str, Parts]], np.ndarray]  # of others that are to be evaluated
 
 
-COMPETITORS: Mapping[str, Method] = (
-    {name: Method(by_class(fit)) for name, fit in DENSITIES.items()}
-    | {"gaussian_mixture": Method(by_class(partial(gaussian_mixture, components=MORE_COMPONENTS, most_rows=MANY_ROWS)))}
-    | {name: Method(neural(name), neural(name, share=_TRIAL)) for name in NEURAL}
-    | {name: Method(by_class(fit), is_density=False) for name, fit in {**DETECTORS, **MORE_DETECTORS}.items()}
-)
+def competitors(keeper: Keeper | None = None) -> dict[str, Method]:
+    """All of this room by name; with a keeper, neural ones go on where they were stopped."""
+    mixture = partial(gaussian_mixture, components=MORE_COMPONENTS, most_rows=MANY_ROWS)
+    return (
+        {name: Method(by_class(fit)) for name, fit in DENSITIES.items()}
+        | {"gaussian_mixture": Method(by_class(mixture))}
+        | {name: Method(neural(name, keeper=keeper), neural(name, share=_TRIAL, keeper=keeper)) for name in NEURAL}
+        | {name: Method(by_class(fit), is_density=False) for name, fit in {**DETECTORS, **MORE_DETECTORS}.items()}
+    )
+
+
+COMPETITORS = competitors()
 
 
 def competitor(

@@ -9,7 +9,6 @@ import numpy as np
 from bayesnde_cli.data.kinds import Kind
 from bayesnde_cli.data.schema import Schema
 from bayesnde_cli.evaluation.baselines import (
-    COMPETITORS,
     DENSITIES,
     DETECTORS,
     Method,
@@ -20,7 +19,9 @@ from bayesnde_cli.evaluation.baselines import (
     density_figures,
     detector_figures,
 )
+from bayesnde_cli.evaluation.baselines.competitors import competitors
 from bayesnde_cli.evaluation.baselines.fitted import FitParts, FittedParts
+from bayesnde_cli.evaluation.baselines.kept import Keeper
 from bayesnde_cli.evaluation.figures import Figures, figure
 from bayesnde_cli.stages.evaluate.rows import TableRows
 from bayesnde_cli.stages.reporting import Report
@@ -32,7 +33,7 @@ _MIXTURE, SCALED_MIXTURE = "gaussian_mixture", "gaussian_mixture_scaled"
 _TRIAL_STEPS, _FEW_DRAWS, _DRAWS = 1000, 1000, 10_000
 
 
-def _roundtrip(n_steps: int | None = None) -> FitParts:
+def _roundtrip(n_steps: int | None = None, *, keeper: Keeper | None = None) -> FitParts:
     """Roundtrip, which needs our networks; they are loaded when it is fitted."""
 
     def fit(train: Part, validation: Part, seed: int) -> FittedParts:
@@ -42,7 +43,7 @@ def _roundtrip(n_steps: int | None = None) -> FitParts:
         from bayesnde_cli.stages.evaluate.roundtrip import CONFIG, roundtrip
 
         config = CONFIG if n_steps is None else replace(CONFIG, egm_steps=n_steps, checks=1)
-        fitted = roundtrip(train, validation, seed, config=config, n_draws=_DRAWS)
+        fitted = roundtrip(train, validation, seed, config=config, n_draws=_DRAWS, keeper=keeper)
 
         chosen = dict(fitted.chosen)
 
@@ -60,8 +61,13 @@ def _roundtrip(n_steps: int | None = None) -> FitParts:
     return fit
 
 
-# All that the model can be compared with.
-METHODS: Mapping[str, Method] = {**COMPETITORS, "roundtrip": Method(_roundtrip(), _roundtrip(_TRIAL_STEPS))}
+def methods(keeper: Keeper | None = None) -> Mapping[str, Method]:
+    """All that the model can be compared with; with a keeper, long fits go on where they were stopped."""
+    roundtrip = Method(_roundtrip(keeper=keeper), _roundtrip(_TRIAL_STEPS, keeper=keeper))
+    return {**competitors(keeper), "roundtrip": roundtrip}
+
+
+METHODS = methods()
 
 
 class Tables(NamedTuple):

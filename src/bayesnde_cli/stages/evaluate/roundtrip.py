@@ -6,17 +6,19 @@ the decoder. Training rows fit it, validation rows choose; evaluated rows have n
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from typing import NamedTuple
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from bayesnde_cli import __version__
 from bayesnde_cli.config import WarmstartConfig
 from bayesnde_cli.errors import NumericalFailure
 from bayesnde_cli.evaluation.baselines import Part
+from bayesnde_cli.evaluation.baselines.kept import Keeper, KeptState
 from bayesnde_cli.evaluation.baselines.roundtrip import DRAWS, Choice, Estimate, Pair, Roundtrip
 from bayesnde_cli.evaluation.figures import Figures, figure
 from bayesnde_cli.model.parameters import Parameters
@@ -48,12 +50,13 @@ class _Look(NamedTuple):
 
 
 def roundtrip(
-    train: Part, validation: Part, seed: int, *, config: WarmstartConfig = CONFIG, n_draws: int = DRAWS
-) -> FittedRoundtrip:
+    train: Part, validation: Part, seed: int, *, config: WarmstartConfig = CONFIG, n_draws: int = DRAWS,
+    keeper: Keeper | None = None,
+) -> FittedRoundtrip:  # fmt: skip
     """Roundtrip of these rows, (rows, p) standardised; conditional on the class where rows have one.
 
     `config` says how the networks look and for how long they are trained; a row of a class that no training row has is
-    scored NaN.
+    scored NaN. With a keeper the training goes on where it was stopped.
     """
     config = sized(replace(config, seed=derive_seed(seed, "roundtrip") % 2**32), len(train.cells))
     n_classes = 0 if train.classes is None else int(train.classes.max()) + 1
@@ -68,7 +71,8 @@ def roundtrip(
     def judge(weights: Parameters) -> Choice:
         return estimator.choose(weights, judged, judged_y, seed=derive_seed(seed, "validation"))
 
-    looks = _looks(phase, first_weights(config, networks), rows, config, judge)
+    kept = KeptState(keeper, ("roundtrip", config, seed, __version__), train, validation)
+    looks = _looks(phase, first_weights(config, networks), rows, config, judge, kept)
     best = max(looks, key=lambda look: look.choice.log_density)
 
     def estimate(part: Part, n_draws: int = n_draws) -> Estimate:
@@ -94,15 +98,16 @@ def roundtrip(
 
 
 def _looks(
-    phase: Phase, weights: Parameters, rows: Rows, config: WarmstartConfig, judge: Callable[[Parameters], Choice]
-) -> list[_Look]:
+    phase: Phase, weights: Parameters, rows: Rows, config: WarmstartConfig, judge: Callable[[Parameters], Choice],
+    kept: KeptState,
+) -> list[_Look]:  # fmt: skip
     """All looks of the training; one that leaves the finite numbers ends with the looks before it."""
     assert config.seed is not None
     seed = tf.constant(derive_seed(config.seed, "rounds") % 2**31, tf.int32)
     x, y = rows.tensors()
-    state = phase.start(weights)
-    looks: list[_Look] = []
-    for n_rounds in range(1, phase.n_rounds + 1):
+    state, n_rounds, looks = _restored(kept.read(), phase.start(weights))
+    while n_rounds < phase.n_rounds:
+        n_rounds += 1
         state, losses = phase.run(state, x, y, seed)
         n_steps = n_rounds * phase.steps_per_round
         if int(losses["first_bad_step"]) >= 0 or not math.isfinite(float(losses["loss"])):
@@ -115,7 +120,39 @@ def _looks(
             )
         if phase.is_look(n_rounds, config.checks):
             looks.append(_Look(n_steps, state.average, judge(state.average)))
+        kept.write(partial(_arrays, state, n_rounds, looks), is_last=n_rounds == phase.n_rounds)
     return looks
+
+
+def _arrays(state: Any, n_rounds: int, looks: Sequence[_Look]) -> dict[str, np.ndarray]:
+    """The training so far, as arrays by name."""
+    arrays = {"n_rounds": np.array(n_rounds)} | _leaves("state", state)
+    for index, look in enumerate(looks):
+        arrays |= _leaves(f"look/{index}", look.weights)
+        arrays[f"numbers/{index}"] = np.array([look.n_steps, *look.choice], np.float64)
+    return arrays
+
+
+def _restored(arrays: Mapping[str, np.ndarray] | None, first: Any) -> tuple[Any, int, list[_Look]]:
+    """State, rounds and looks of the training that these arrays are of; without any, those of its beginning."""
+    if arrays is None:
+        return first, 0, []
+    looks = []
+    for index in range(sum(name.startswith("numbers/") for name in arrays)):
+        n_steps, sigma, scale, freedom, log_density = arrays[f"numbers/{index}"].tolist()
+        weights = _filled(f"look/{index}", arrays, first.average)
+        looks.append(_Look(int(n_steps), weights, Choice(sigma, scale, int(freedom), log_density)))
+    return _filled("state", arrays, first), int(arrays["n_rounds"]), looks
+
+
+def _leaves(name: str, tree: Any) -> dict[str, np.ndarray]:
+    return {f"{name}/{index}": leaf.numpy() for index, leaf in enumerate(tf.nest.flatten(tree))}
+
+
+def _filled(name: str, arrays: Mapping[str, np.ndarray], tree: Any) -> Any:
+    """A tree of the same shape with the leaves of this name."""
+    leaves = [tf.constant(arrays[f"{name}/{index}"]) for index in range(len(tf.nest.flatten(tree)))]
+    return tf.nest.pack_sequence_as(tree, leaves)
 
 
 # Fits in several spaces have the same networks, and then the same programs.

@@ -76,7 +76,12 @@ def run_reproduce(root: Path, experiment: Experiment, asked: Asked, report: Repo
             hint="leave it out, or name a recipe with --recipe",
         )
     from bayesnde_cli.evaluation.baselines.neural import require_packages
+    from bayesnde_cli.stages.reproduce.settings import arm_settings
 
+    for method, seed in arms:  # bad settings of the last arm are told before the first one is run
+        if method in experiment.recipes:
+            recipe = experiment.recipes[method]
+            arm_settings(experiment, recipe, seed=seed, test_rows=asked.test_rows, more=asked.settings)
     require_packages([method for method, _ in arms if method not in experiment.recipes], "--method")
     if asked.is_download and arms:
         from bayesnde_cli.stages.reproduce.downloading import download
@@ -113,7 +118,7 @@ def _named(kind: str, asked: Sequence[str], known: Sequence[str], experiment: Ex
 def _run_arm(
     layout: ExperimentsLayout, experiment: Experiment, asked: Asked, method: str, seed: int, report: Report
 ) -> Result:
-    from bayesnde_cli.stages.reproduce.competitor_arm import run_competitor
+    from bayesnde_cli.stages.reproduce.competitor_arm import forget_fits, run_competitor
     from bayesnde_cli.stages.reproduce.maps import simulator_of, write_own_map
     from bayesnde_cli.stages.reproduce.own_arm import forget_arm, run_own
     from bayesnde_cli.stages.reproduce.rows import data_files, unit_interval_shift
@@ -128,6 +133,7 @@ def _run_arm(
         forget_arm(arm)
     if arm.result_file.exists():
         there = read_result(arm.result_file)
+        forget_fits(arm)
         _refuse_other(there, settings, test_rows, str(arm.root))
         if not arm.map_file.exists():
             _add_map(layout, experiment, asked, there, report)
@@ -160,6 +166,7 @@ def _run_arm(
         device=found.device, ended=environment.utc_now(), version=__version__,
     )  # fmt: skip
     write_result(arm.result_file, result)
+    forget_fits(arm)
     return result
 
 

@@ -82,7 +82,7 @@ def fit_model(run: RunLayout, files: Sequence[Path], settings: FitSettings, repo
 def forget_arm(arm: ArmLayout) -> None:
     """Remove what an arm has made. Its result goes first: what is left of a half removed arm is no answer."""
     with cannot_write(arm.root):
-        for file in (arm.result_file, arm.map_file, arm.scores_file, *arm.classes_dir.glob("*")):
+        for file in (arm.result_file, arm.map_file, arm.scores_file, *arm.classes_dir.glob("*"), *arm.fit_files()):
             file.unlink(missing_ok=True)
     for stage in ("evaluate", "density", "posterior"):
         discard(arm.run, stage, TEST_SET)
@@ -101,15 +101,21 @@ def own_figures(
     bridge, importance, mc_se = _scores(run)
     figures = {
         **density_figures(bridge, truth, is_outlier),
-        "mean_mc_se": float(np.mean(mc_se)),
+        "mean_mc_se": mean_figures(mc_se[np.isfinite(mc_se)])[0],
         "n_reliable": metrics["rows"]["n_reliable"],
         "importance": density_figures(importance, truth, is_outlier),
     }
     if base is not None:
         known = _scores(base)[0]
-        figures["error"] = figure(np.sqrt(np.mean((bridge - known) ** 2)))
-        figures["importance"]["error"] = figure(np.sqrt(np.mean((importance - known) ** 2)))
+        figures["error"] = _distance(bridge, known)
+        figures["importance"]["error"] = _distance(importance, known)
     return figures
+
+
+def _distance(log_density: np.ndarray, known: np.ndarray) -> float | None:
+    """The root mean square of the differences, of rows where both are finite."""
+    difference = (log_density - known)[np.isfinite(log_density) & np.isfinite(known)]
+    return figure(float(np.sqrt(np.mean(difference**2)))) if len(difference) else None
 
 
 def _scores(run: RunLayout) -> list[np.ndarray]:

@@ -1,13 +1,15 @@
 """A neural density, from rows with their classes to scores."""
 
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from bayesnde_cli.evaluation.baselines.fitted import Fitted, FittedParts, by_class, some_rows
-from bayesnde_cli.evaluation.baselines.neural import autoregressive, residual
+from bayesnde_cli.evaluation.baselines.kept import Keeper, KeptState
+from bayesnde_cli.evaluation.baselines.neural import PACKAGES, autoregressive, residual
 from bayesnde_cli.evaluation.baselines.neural.flow_matching import FlowMatching
 from bayesnde_cli.evaluation.baselines.neural.training import Length, Rows, one_thread, train
 from bayesnde_cli.evaluation.baselines.parts import Part
@@ -17,6 +19,8 @@ from bayesnde_cli.rng import derive_seed
 # Rows that are looked at while training, and rows that are scored at once.
 _MOST_LOOK_ROWS = 1_000
 _ROWS_AT_ONCE = 4_096
+# With another version of theirs a state that was kept may be of another network.
+_VERSIONS = tuple(version(package) for package in PACKAGES)
 
 
 class Kind(NamedTuple):
@@ -34,32 +38,41 @@ KINDS: Mapping[str, Kind] = {
     "realnvp": Kind(autoregressive.realnvp, Length(), {"transforms": 10, "hidden": "2x100"}),
     "nsf": Kind(autoregressive.nsf, Length(), {"transforms": 5, "hidden": "2x128", "bins": 8}),
     # Its steps are cheap and its loss is noisy: it gets more of them.
-    "cfm": Kind(FlowMatching, Length(steps=20_000, look_every=500), {"hidden": "2x256"}),
-    # Steps of a hundred blocks would take hours without a GPU.
+    "cfm": Kind(FlowMatching, Length(steps=20_000, look_every=500, patience=5_000), {"hidden": "2x256"}),
+    # Steps of a hundred blocks would take hours without a GPU. It learns slowly, and a look costs many steps.
     "resflow": Kind(
         residual.ResidualFlow,
-        Length(steps=3_000, weight_decay=1e-5),
+        Length(steps=3_000, weight_decay=1e-5, most_epochs_unseen=None),
         {"blocks": residual.N_BLOCKS, "paper_blocks": 100, "hidden": f"2x{residual.HIDDEN}"},
         is_conditional=False,
     ),
 }
 
 
-def fit_network(name: str, train: Part, validation: Part, *, seed: int, share: float = 1.0) -> FittedParts:
+def fit_network(
+    name: str, train: Part, validation: Part, *, seed: int, share: float = 1.0, keeper: Keeper | None = None
+) -> FittedParts:
     """The fitted network: one for all classes, or an expert for each."""
     kind = KINDS[name]
-    length = kind.length.shortened(share)
+
+    def one(train: Part, validation: Part, seed: int) -> FittedParts:
+        length = kind.length.shortened(share).of_rows(len(train.cells))
+        kept = KeptState(keeper, (name, kind.settings, length, seed, _VERSIONS), train, validation)
+        return _fit_one(kind, train, validation, length, seed, kept)
+
     if kind.is_conditional or train.classes is None:
-        return _fit_one(kind, train, validation, length, seed)
+        return one(train, validation, seed)
 
     def expert(train_cells: np.ndarray, validation_cells: np.ndarray, seed: int) -> Fitted:
-        fitted = _fit_one(kind, Part(train_cells), Part(validation_cells), length, seed)
+        fitted = one(Part(train_cells), Part(validation_cells), seed)
         return Fitted(lambda cells: fitted.score(Part(cells)), fitted.chosen)
 
     return by_class(expert)(train, validation, seed)
 
 
-def _fit_one(kind: Kind, train_part: Part, validation: Part, length: Length, seed: int) -> FittedParts:
+def _fit_one(
+    kind: Kind, train_part: Part, validation: Part, length: Length, seed: int, kept: KeptState
+) -> FittedParts:  # fmt: skip
     known = None if train_part.classes is None else np.unique(train_part.classes)
     n_classes = 0 if known is None else int(known[-1]) + 1
     looked_at = some_rows(np.arange(len(validation.cells)), _MOST_LOOK_ROWS, seed)
@@ -69,7 +82,7 @@ def _fit_one(kind: Kind, train_part: Part, validation: Part, length: Length, see
             network = kind.make(train_part.cells.shape[1], n_classes)
         random = torch.Generator().manual_seed(_torch_seed(seed, "batches"))
         looks = _rows(_some(validation, looked_at), n_classes)
-        done = train(network, _rows(train_part, n_classes), looks, length, random)
+        done = train(network, _rows(train_part, n_classes), looks, length, random, kept)
         network.before_scoring()
         with torch.no_grad():
             settled = network.settle(looks.x, looks.context)

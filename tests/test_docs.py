@@ -19,7 +19,7 @@ _OF_OTHERS = {"--array", "--mem", "--mail-type", "--nv", "--bind", "--no-cache-d
 
 def test_the_readme_leads_to_every_page() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
-    assert PAGES.keys() == {"clusters", "guarantees", "results"}
+    assert PAGES.keys() == {"clusters", "guarantees", "raw-files", "results"}
     for name in PAGES:
         assert f"](docs/{name}.md)" in readme
 

@@ -189,6 +189,18 @@ def test_an_arm_that_was_run_with_other_settings_is_no_answer(bayesnde: Callable
     )
 
 
+def test_rows_of_other_settings_that_arms_share_are_refused_with_a_way_out(bayesnde: Callable) -> None:
+    command = ["reproduce", "involute", "--method", "gaussian", "-q"]
+    rows_of = Path("run/reproduce/involute/rows-marginal-500")
+    assert bayesnde("simulate", "involute", "--rows", "300", "--out", "other.csv").code == 0
+    assert bayesnde("prepare", "other.csv", "--run", str(rows_of)).code == 0
+    refused = bayesnde(*command, "--restart")
+    assert refused.code == 2
+    assert refused.err.splitlines()[-1] == f"hint: remove the folder {rows_of} and run the same command again"
+    shutil.rmtree(rows_of)
+    assert bayesnde(*command, "--restart").code == 0
+
+
 def test_what_an_ablation_takes_away_cannot_be_put_back_and_is_told_before_the_first_arm(bayesnde: Callable) -> None:
     assert bayesnde("reproduce", "ablation-2d", "--set", "warmstart.egm_steps=6000", "-q") == (
         2,

@@ -234,7 +234,7 @@ class EvaluateConfig(StageConfig):
 
     baselines: bool = setting(True, "Fit plain estimators to the same rows, to compare with.", panel="Figures")
     baseline: tuple[str, ...] = setting(
-        (), "A neural density to compare with, too, fitted in minutes; repeatable.",
+        (), "A neural density to compare with beside the plain estimators, fitted in minutes; repeatable.",
         choices=(*NEURAL_BASELINES, "roundtrip"), metavar="NAME", panel="Figures",
     )  # fmt: skip
     accuracy_rows: int = setting(

@@ -19,7 +19,7 @@ from bayesnde_cli.data.readers import sources_of
 from bayesnde_cli.data.roles import TRUTH_NAME
 from bayesnde_cli.data.schema import Schema
 from bayesnde_cli.data.simulators import make_simulator, simulate_rows
-from bayesnde_cli.errors import StageBusy
+from bayesnde_cli.errors import SettingsDiffer, StageBusy
 from bayesnde_cli.stages import prepare
 from bayesnde_cli.stages.evaluate.comparing import Tables
 from bayesnde_cli.stages.evaluate.rows import split_rows
@@ -64,6 +64,16 @@ def prepare_rows(layout: RunLayout, files: Sequence[Path], config: PrepareConfig
     prepare.run_on(layout, sources, describe_sources(sources, files), config, report, is_restart=False)
 
 
+def _shared_rows(layout: RunLayout, files: Sequence[Path], config: PrepareConfig, report: Report) -> None:
+    """Rows that several arms read. --restart is of one arm, and leaves them; of an earlier bayesnde they may differ."""
+    try:
+        waiting(partial(prepare_rows, layout, files, config, report))
+    except SettingsDiffer as error:
+        raise SettingsDiffer(
+            error.what, found=error.found, hint=f"remove the folder {layout.root} and run the same command again"
+        ) from error
+
+
 def waiting(make: Callable[[], Made]) -> Made:
     """What all shards need: whoever comes first makes it, the others wait."""
     while True:
@@ -79,7 +89,7 @@ def competitors_tables(
     """Training, validation and test rows, in the units of the file and through the columns' own distributions."""
     run = layout.prepared(experiment.folder_name, "marginal", test_rows)
     config = prepare_settings(experiment, test_rows, ("prepare.scale=marginal", "prepare.scale_on=train"))
-    waiting(partial(prepare_rows, run, files, config, report))
+    _shared_rows(run, files, config, report)
     schema = read_schema(run)
     return schema, read_tables(run, schema)
 
@@ -91,7 +101,7 @@ def unit_interval_shift(
     if not experiment.is_unit_interval:
         return 0.0
     run = layout.prepared(experiment.folder_name, "protocol", test_rows)
-    waiting(partial(prepare_rows, run, files, prepare_settings(experiment, test_rows, ()), report))
+    _shared_rows(run, files, prepare_settings(experiment, test_rows, ()), report)
     table = read_table(run.split_file(TEST_SET), ROWS_SCHEMA, ["log_jacobian"], schema_version=ROWS_SCHEMA_VERSION)
     return -float(table["log_jacobian"][0].as_py())  # the same for all rows: the scaling is linear
 

@@ -317,6 +317,46 @@ def test_a_gain_over_another_fit_of_ours_is_forgotten(collect: Callable, tmp_pat
     assert [(r["method"], "gain" in r["figures"]) for r in results] == [("default", False), ("maf", False)]
 
 
+def _gains(tmp_path: Path) -> dict[str, float]:
+    """The gains that are stored, by method."""
+    results = json.loads((tmp_path / "docs/page.json").read_text())["results"]
+    return {r["method"]: r["figures"]["gain"] for r in results if "gain" in r["figures"]}
+
+
+def test_no_gain_is_over_a_fit_of_ours_that_is_not_kept(collect: Callable, tmp_path: Path) -> None:
+    rows = np.arange(20.0)
+    _put(tmp_path / "newer", _of("involute", "default", ended="2099-01-01T00:00:00+00:00"), rows + 2)
+    collect("newer")
+    _put(tmp_path / "older", _of("involute", "default"), rows + 1)
+    _put(tmp_path / "older", _of("involute", "maf"), rows)
+    collect("older")
+    assert _gains(tmp_path) == {}
+    # Control: beside the fit that is kept there is one.
+    _put(tmp_path / "newer", _of("involute", "maf"), rows)
+    collect("newer")
+    assert _gains(tmp_path) == {"maf": 2.0}
+
+
+def test_a_gain_over_the_same_fit_of_ours_is_kept(collect: Callable, tmp_path: Path) -> None:
+    rows = np.arange(20.0)
+    _put(tmp_path / "both", _of("involute", "default"), rows + 1)
+    _put(tmp_path / "both", _of("involute", "maf"), rows)
+    collect("both")
+    _put(tmp_path / "ours", _of("involute", "default"), rows + 1)
+    _put(tmp_path / "theirs", _of("involute", "maf"), rows)
+    for run in ("ours", "theirs"):  # the same fits once more, without the other one
+        collect(run)
+        assert _gains(tmp_path) == {"maf": 1.0}
+    # Another seed of ours is nothing that a gain is over.
+    _put(tmp_path / "seed", _of("involute", "default", 1, ended="2099-01-01T00:00:00+00:00"), rows)
+    collect("seed")
+    assert _gains(tmp_path) == {"maf": 1.0}
+    # A newer fit of theirs has no gain until it lies beside ours.
+    _put(tmp_path / "theirs", _of("involute", "maf", ended="2099-01-01T00:00:00+00:00"), rows)
+    collect("theirs")
+    assert _gains(tmp_path) == {}
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -1,4 +1,7 @@
-"""All results together: `results.json`, which later runs add to, and the page that is made from it."""
+"""All results together: `results.json`, which later runs add to, and the page that is made from it.
+
+The maps of two columns are kept in the same way, in `results-maps`.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +19,7 @@ from bayesnde_cli.artifacts.tables import read_table
 from bayesnde_cli.errors import BadArtifact, BadUsage
 from bayesnde_cli.evaluation.scores import gain_figures
 from bayesnde_cli.stages.reporting import counted
+from bayesnde_cli.stages.reproduce.collected_maps import forget_maps, run_maps, store_maps, stored_maps
 from bayesnde_cli.stages.reproduce.drawing import draw_all
 from bayesnde_cli.stages.reproduce.experiments import ACCURACY, DEFAULT, EXPERIMENTS, LOG_DENSITY, PRECISION
 from bayesnde_cli.stages.reproduce.result import Result, read_result, result_from
@@ -64,11 +68,17 @@ def collect_results(root: Path, page: Path) -> Collected:
         page.parent.mkdir(parents=True, exist_ok=True)
     document = {"schema": COLLECTION_SCHEMA, "schema_version": COLLECTION_VERSION,
                 "results": [result.as_dict() for result in merged]}  # fmt: skip
-    draw_all(layout, merged, page.parent)
+    from_here = {result.fit for result in new}
+    new_maps = run_maps(layout, [result for result in merged if result.fit in from_here])
+    before = {result.fit for result in old}
+    maps = stored_maps(page.parent, [r for r in merged if r.fit in before and r.key not in new_maps]) | new_maps
+    draw_all(maps, merged, page.parent)
     text = results_page(merged, page.parent)
     atomic.write_json(store, document)  # only what a page can be made of is stored
     atomic.write_bytes(page, text.encode())
-    return Collected(str(page), len(merged), len(set(map(_fit, merged)) & set(map(_fit, new))))
+    store_maps(page.parent, new_maps)
+    forget_maps(page.parent, [result for result in merged if result.key not in maps])
+    return Collected(str(page), len(merged), sum(result.fit in from_here for result in merged))
 
 
 def merge(old: Iterable[Result], new: Iterable[Result]) -> list[Result]:
@@ -123,17 +133,17 @@ def _with_gains(layout: ExperimentsLayout, old: Sequence[Result], new: Sequence[
     """
     merged = merge(old, new)
     ours = {result.experiment: result for result in merged if _is_held_against(result)}
-    before, here = set(map(_fit, old)), set(map(_fit, new))
-    stored = {_fit(result): {name: result.figures[name] for name in _GAIN if name in result.figures} for result in old}
+    before, here = {result.fit for result in old}, {result.fit for result in new}
+    stored = {result.fit: {name: result.figures[name] for name in _GAIN if name in result.figures} for result in old}
     found = []
     for result in merged:
         default = ours.get(result.experiment, result)
-        both = {_fit(default), _fit(result)}
+        both = {default.fit, result.fit}
         gain: dict[str, Any] = {}
         if len(both) == 2 and both <= here and _is_comparable(result, default):
             gain = gain_figures(_log_density(layout, default), _log_density(layout, result))
         elif both <= before:
-            gain = stored[_fit(result)]
+            gain = stored[result.fit]
         plain = {name: value for name, value in result.figures.items() if name not in _GAIN}
         found.append(replace(result, figures=plain | gain))
     return found
@@ -150,11 +160,6 @@ def _is_comparable(result: Result, default: Result) -> bool:
     if EXPERIMENTS[result.experiment].figure in (PRECISION, ACCURACY):  # ours is blurred there, or of no bridge
         return False
     return result.figures.get(LOG_DENSITY) is not None and result.rows_sha256 == default.rows_sha256
-
-
-def _fit(result: Result) -> tuple[object, ...]:
-    """What tells a fit from all others, those of the same arm too."""
-    return *result.key, result.ended
 
 
 def _log_density(layout: ExperimentsLayout, result: Result) -> np.ndarray:

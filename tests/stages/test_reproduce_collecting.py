@@ -259,6 +259,13 @@ def test_of_ours_it_is_told_how_many_rows_can_be_relied_on(tmp_path: Path) -> No
     assert _section(page, "bank")[1][column] == "500, 100 % reliable"
 
 
+@pytest.mark.parametrize("n_reliable", [29, 57, 58])  # 100 times the quotient is a little less than they are
+def test_a_percentage_is_counted_in_whole_rows(n_reliable: int, tmp_path: Path) -> None:
+    page = results_page([_of("bank", "default", figures={"n": 100, "n_reliable": n_reliable})], tmp_path)
+    header, line, *_ = _section(page, "bank")
+    assert line[header.index("test rows")] == f"100, {n_reliable} % reliable"
+
+
 def test_competitors_stand_below_ours_the_best_first(tmp_path: Path) -> None:
     means = {"maf": 3.0, "nsf": 7.0, "made": 5.0, "default": 1.0}
     results = [_of("bank", name, figures={"mean_log_density": mean}) for name, mean in means.items()]

@@ -148,8 +148,8 @@ def _test_rows(group: Sequence[Result]) -> str:
     n_rows, reliable = f"{group[0].figures['n']:,}", [r.figures.get("n_reliable") for r in group]
     if None in reliable:
         return n_rows
-    share = sum(n or 0 for n in reliable) / sum(r.figures["n"] for r in group)
-    return f"{n_rows}, {math.floor(100 * share)} % reliable"  # not all of them: never 100
+    percent = 100 * sum(n or 0 for n in reliable) // sum(r.figures["n"] for r in group)
+    return f"{n_rows}, {percent} % reliable"  # not all of them: never 100
 
 
 def _commands(experiment: Experiment, group: Sequence[Result]) -> str:

@@ -233,6 +233,22 @@ def test_what_was_not_run_is_said_with_its_command(tmp_path: Path) -> None:
     assert "Not run yet: `bayesnde reproduce gmm --dim 15`." in page
 
 
+def test_methods_that_are_in_no_line_of_the_table_are_named_below_it(tmp_path: Path) -> None:
+    (tmp_path / "results-involute.svg").write_text("<svg/>")
+    page = results_page([_of("involute", "default"), _of("involute", "maf")], tmp_path)
+    below = page.partition("\n## involute\n")[2].partition("\n## ")[0].rpartition(" |\n\n")[2]
+    # The paper has a figure of its own recipe and of Roundtrip: these have their lines.
+    assert below == (
+        "Not run: Gaussian, Gaussian mixture, kernel density, MADE, Real NVP, NSF, flow matching (CFM), Residual Flow."
+        "\n\n![a spiral in two columns](results-involute.svg)\n"
+    )
+    page = results_page([_of("bank", "default"), _of("budget-sweep", "budget-100")], tmp_path)
+    assert "\n\nNot run: ours, paper; Gaussian; Gaussian mixture; kernel density; MADE; MAF;" in page
+    assert "\n\nNot run: ours, budget-200; ours, budget-400; ours, budget-800; ours, budget-1600.\n" in page
+    # Control: where all of them were run, there is nothing to say.
+    assert "Not run" not in results_page(_everything(), tmp_path)
+
+
 def test_several_seeds_are_shown_with_their_mean_and_missing_figures_with_a_dash(tmp_path: Path) -> None:
     figures = [{"precision_at_k": value, "mean_log_density": None} for value in (0.25, 0.5, 1.0)]
     results = [_of("shuttle", "maf", seed, figures=found) for seed, found in zip((0, 3, 7), figures, strict=True)]

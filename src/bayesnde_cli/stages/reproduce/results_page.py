@@ -3,7 +3,7 @@
 import math
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -55,9 +55,22 @@ def _section(experiment: Experiment, results: Sequence[Result], folder: Path) ->
     picture = f"results-{pictures.get(experiment.name, experiment.name)}.svg"
     table = {"budget-sweep": _budgets, "timing": _times}.get(experiment.name, _figures)
     lines += ["", *(table(experiment, results) if results else [f"Not run yet: `{_command(experiment, None)}`."])]
+    if results and (left := _left_out(experiment, results, experiment.paper if table is _figures else ())):
+        between = "; " if any("," in name for name in left) else ", "
+        lines += ["", f"Not run: {between.join(left)}."]
     if (folder / picture).exists():
         lines += ["", f"![{experiment.summary}]({picture})"]
     return "\n".join([*lines, ""])
+
+
+def _left_out(experiment: Experiment, results: Sequence[Result], listed: Container[str]) -> list[str]:
+    """The names of the methods that have no result, and no line in the table that says so."""
+    groups = _by_method(results)
+    return [
+        method_name(name, is_own=name in experiment.recipes)
+        for name in (*experiment.recipes, *experiment.methods)
+        if name not in groups and name not in listed
+    ]
 
 
 def _words(folder: Path, name: str) -> str:

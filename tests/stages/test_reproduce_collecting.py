@@ -275,6 +275,23 @@ def test_of_ours_it_is_told_how_many_rows_can_be_relied_on(tmp_path: Path) -> No
     assert _section(page, "bank")[1][column] == "500, 100 % reliable"
 
 
+@pytest.mark.parametrize(
+    ("shares", "shown"),
+    [
+        ([0.612], "500, 38 % with an error below 0.3"), ([0.71], "500, 29 % with an error below 0.3"),
+        ([0.0], "500, 100 % with an error below 0.3"), ([0.002], "500, 99 % with an error below 0.3"),
+        ([0.2, 0.4], "500, 70 % with an error below 0.3"), ([0.2, None], "500"),
+    ],
+)  # fmt: skip
+def test_of_roundtrip_it_is_told_how_many_rows_have_a_small_error(
+    shares: list[float | None], shown: str, tmp_path: Path
+) -> None:
+    chosen: list[dict[str, Any]] = [{} if share is None else {"share_above_0.3": share} for share in shares]
+    results = [_of("bank", "roundtrip", seed, chosen=found) for seed, found in enumerate(chosen)]
+    header, line, *_ = _section(results_page(results, tmp_path), "bank")
+    assert line[header.index("test rows")] == shown
+
+
 @pytest.mark.parametrize("n_reliable", [29, 57, 58])  # 100 times the quotient is a little less than they are
 def test_a_percentage_is_counted_in_whole_rows(n_reliable: int, tmp_path: Path) -> None:
     page = results_page([_of("bank", "default", figures={"n": 100, "n_reliable": n_reliable})], tmp_path)

@@ -161,9 +161,23 @@ def test_the_gain_is_the_mean_difference_of_the_same_rows(collect: Callable, tmp
     assert all("gain" not in found[arm] for arm in (("default", 0), ("made", 0)))
     table = {row[0]: row for row in _section((tmp_path / "docs/page.md").read_text(), "involute")}
     place = table["method"].index("ours above it by")
-    assert table["MAF"][place] == f"{gain:.2f} ± {(variance / 18) ** 0.5:.2f}"
+    assert table["MAF"][place] == f"{gain:.2f} ± {(variance / 18) ** 0.5:.2f}"  # an error of 0.3: two digits
     assert table["MAF"][place - 1] == "-2.00 ± 0.10, without 2 rows at -∞"
     assert table["MADE"][place] == ""
+
+
+@pytest.mark.parametrize(
+    ("gain", "se", "shown"),
+    [
+        (0.00031, 0.00018, "0.0003 ± 0.0002"), (-0.000002, 0.0007, "0.0000 ± 0.0007"),
+        (-0.0038, 0.0048, "-0.0038 ± 0.0048"), (0.4563, 0.0346, "0.456 ± 0.035"), (2.366, 0.0996, "2.37 ± 0.10"),
+        (5.5, 1.234, "5.50 ± 1.23"), (0.5, 0.0, "0.50 ± 0.00"), (0.5, None, "0.50"), (-0.001, None, "0.00"),
+    ],
+)  # fmt: skip
+def test_a_gain_has_as_many_digits_as_its_error(gain: float, se: float | None, shown: str, tmp_path: Path) -> None:
+    results = [_of("bank", "default"), _of("bank", "maf", figures={"gain": gain, "gain_se": se})]
+    header, _, line, *_ = _section(results_page(results, tmp_path), "bank")
+    assert line[header.index("ours above it by")] == shown
 
 
 def _everything() -> list[Result]:

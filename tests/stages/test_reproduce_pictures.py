@@ -327,6 +327,14 @@ def test_the_budget_curve_has_whiskers_where_there_are_several_seeds() -> None:
     np.testing.assert_allclose(steps, steps[0], atol=0.2)  # doublings are equal steps: the axis is logarithmic
 
 
+def test_budgets_that_differ_little_have_plain_numbers_at_their_axis() -> None:
+    means = [Mean(0.99912 + 2e-5 * index) for index in range(len(BUDGETS))]
+    points = [BudgetPoint(n, mean, mean, Mean(0.1)) for n, mean in zip(BUDGETS, means, strict=True)]
+    texts = _texts(_checked(budget_curve(points)))
+    assert {"0.99912", "0.99916", "0.99920"} <= set(texts)
+    assert not any(re.fullmatch(r"[-\d.]+e-?\d+", text) for text in texts)
+
+
 def test_a_single_budget_can_be_drawn() -> None:
     _checked(budget_curve([BudgetPoint(100, Mean(0.9), Mean(0.9), Mean(0.0))]))
 

@@ -227,11 +227,12 @@ def _figure(group: Sequence[Result], figure: str) -> str:
 
 
 def _gain(group: Sequence[Result]) -> str:
-    figures = group[0].figures
-    if figures.get("gain") is None:
+    """The gain over the rows, and its error with two digits that count, or four decimals."""
+    gain, se = (group[0].figures.get(name) for name in ("gain", "gain_se"))
+    if gain is None:
         return ""
-    se = figures.get("gain_se")
-    return f"{figures['gain']:.2f}" if se is None else f"{figures['gain']:.2f} ± {se:.2f}"
+    decimals = min(4, max(2, 1 - _exponent(se))) if se else 2
+    return _fixed(gain, decimals) if se is None else f"{_fixed(gain, decimals)} ± {_fixed(se, decimals)}"
 
 
 def _over_seeds(values: Sequence[float]) -> str:
@@ -242,7 +243,17 @@ def _over_seeds(values: Sequence[float]) -> str:
 def _number(value: float | None) -> str:
     if value is None:
         return ""
-    return f"{value:.4f}" if abs(value) < 1.5 else f"{value:.2f}"
+    return _fixed(value, 4 if abs(value) < 1.5 else 2)
+
+
+def _fixed(value: float, decimals: int) -> str:
+    """A number with so many decimals; what is rounded to zero has no sign."""
+    return f"{round(value, decimals) + 0.0:.{decimals}f}"
+
+
+def _exponent(value: float) -> int:
+    """That of the power of ten in front of which it is written, rounded to two digits."""
+    return int(f"{value:.1e}".partition("e")[2])
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -334,9 +334,22 @@ def test_budgets_and_times_are_worked_out_from_all_that_was_run(tmp_path: Path) 
         "100", *shown, "0.5804", "0.1000 ± 0.0000", "0.2000 ± 0.0000", "0.0200",
         "`bayesnde reproduce budget-sweep --recipe budget-100`",
     ]  # fmt: skip
-    times = {row[0]: row[1:6] for row in _section(page, "timing")}
-    assert times["MAF"] == ["30 s", "6 s", "36 s", "0.50", "2 min 36 s"]
-    assert times["**ours, default**"][3] == "1.00"
+    times = {row[0]: row[1:7] for row in _section(page, "timing")}
+    assert times["method"][3:] == ["as a ratio to ours", "in the paper (GPU)", "as a ratio to the paper's own"]
+    assert times["MAF"] == ["30 s", "6 s", "36 s", "0.50", "2 min 36 s", "0.04"]
+    assert times["**ours, default**"][3:] == ["1.00", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.0, "0.00"), (0.00011, "0.000011"), (0.0567, "0.0057"), (0.0996, "0.010"), (0.14, "0.01"), (123.4, "12.34")],
+)
+def test_small_ratios_of_times_have_two_digits(seconds: float, shown: str, tmp_path: Path) -> None:
+    ours, theirs = ({"seconds_fit": value, "seconds_score": 0.0} for value in (10.0, seconds))
+    results = [_of("bank", "default", **ours), _of("bank", "maf", **theirs), _of("bank", "paper", **ours)]
+    times = {row[0]: row[4:7] for row in _section(results_page(results, tmp_path), "timing")}
+    assert times["MAF"] == [shown, "2 min 36 s", "0.04"]
+    assert times["ours, paper"] == ["1.00", "1 h 4 min", "1.00"]
 
 
 def test_words_and_pictures_of_the_folder_are_on_the_page(tmp_path: Path) -> None:

@@ -138,18 +138,25 @@ def _budgets(experiment: Experiment, results: Sequence[Result]) -> list[str]:
 def _times(experiment: Experiment, results: Sequence[Result]) -> list[str]:
     groups = _by_method(results)
     ours = groups.get(DEFAULT)
-    header = ["method", "fitting", "scoring", "in all", "as a ratio to ours", "in the paper (GPU)", "device", "command"]
+    header = ["method", "fitting", "scoring", "in all", "as a ratio to ours", "in the paper (GPU)",
+              "as a ratio to the paper's own", "device", "command"]  # fmt: skip
     rows = []
     for name, group in sorted(groups.items(), key=lambda item: item[1][0].seconds):
         first = group[0]
-        ratio = f"{first.seconds / ours[0].seconds:.2f}" if ours else ""
+        ratio = _ratio(first.seconds, ours[0].seconds) if ours else ""
         paper = experiment.paper.get(name)
+        printed = ["", ""] if paper is None else [duration(paper), _ratio(paper, experiment.paper[PAPER])]
         rows.append(
             [_name(experiment, name), duration(first.seconds_fit), duration(first.seconds_score),
-             duration(first.seconds), ratio, "" if paper is None else duration(paper), first.device,
-             _commands(experiment, group)]
+             duration(first.seconds), ratio, *printed, first.device, _commands(experiment, group)]
         )  # fmt: skip
     return _table(header, rows)
+
+
+def _ratio(seconds: float, own: float) -> str:
+    """Two decimals; two digits that count, where these would be too few."""
+    ratio = seconds / own
+    return _fixed(ratio, 1 - _exponent(ratio) if 0 < ratio < 0.01 else 2)
 
 
 def _origin(experiment: Experiment, group: Sequence[Result]) -> list[str]:

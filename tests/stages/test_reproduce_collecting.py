@@ -331,13 +331,24 @@ def test_budgets_and_times_are_worked_out_from_all_that_was_run(tmp_path: Path) 
     gains = np.subtract(bridge, importance)
     shown = [f"{np.mean(v):.4f} ± {np.std(v, ddof=1) / 3**0.5:.4f}" for v in (bridge, importance, gains)]
     assert _section(page, "budget-sweep")[1] == [
-        "100", *shown, "0.5804", "0.1000 ± 0.0000", "0.2000 ± 0.0000", "0.0200",
+        "100", *shown, "0.5804", "0.5270", "0.1000 ± 0.0000", "0.2000 ± 0.0000", "0.0200",
         "`bayesnde reproduce budget-sweep --recipe budget-100`",
+    ]  # fmt: skip
+    everything = _section(results_page(_everything(), tmp_path), "budget-sweep")
+    at = everything[0].index("importance sampling in the paper")
+    assert [row[at - 1 : at + 1] for row in everything[1:]] == [
+        ["0.5804", "0.5270"], ["0.6034", "0.5501"], ["0.6311", "0.5932"], ["0.6300", "0.6014"], ["0.6207", "0.6039"],
     ]  # fmt: skip
     times = {row[0]: row[1:7] for row in _section(page, "timing")}
     assert times["method"][3:] == ["as a ratio to ours", "in the paper (GPU)", "as a ratio to the paper's own"]
     assert times["MAF"] == ["30 s", "6 s", "36 s", "0.50", "2 min 36 s", "0.04"]
     assert times["**ours, default**"][3:] == ["1.00", "", ""]
+
+
+def test_only_the_paper_s_recipe_has_a_figure_of_the_paper_without_the_bridge(tmp_path: Path) -> None:
+    table = {row[0]: row for row in _section(results_page(_everything(), tmp_path), "ablation-15d")}
+    without = "importance sampling instead of the bridge"
+    assert [table[f"{name}, {without}"][2] for name in ("ours, paper", "**ours, default**")] == ["0.5932", ""]
 
 
 @pytest.mark.parametrize(

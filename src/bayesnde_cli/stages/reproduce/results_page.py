@@ -105,7 +105,7 @@ def _figures(experiment: Experiment, results: Sequence[Result]) -> list[str]:
             without = [{"figures": r.figures["importance"]} for r in group]
             cells = [f"{_name(experiment, name)}, importance sampling instead of the bridge"]
             cells += [_number(fmean(r["figures"][figure] for r in without))]
-            cells += [_number(experiment.paper_importance if name == PAPER else None)]
+            cells += [_number(experiment.paper_importance.get(name))]
             cells += [_number(fmean(r["figures"][LOG_DENSITY] for r in without))] if figure == SPEARMAN else []
             cells += [""] if has_gain else []
             rows.append([*cells, *_origin(experiment, group)])
@@ -119,7 +119,7 @@ def _figures(experiment: Experiment, results: Sequence[Result]) -> list[str]:
 def _budgets(experiment: Experiment, results: Sequence[Result]) -> list[str]:
     groups = _by_method(results)
     header = ["draws", "Spearman, bridge", "Spearman, importance sampling", "difference", "bridge in the paper",
-              "error, bridge", "error, importance sampling", "error told, bridge", "command"]  # fmt: skip
+              "importance sampling in the paper", "error, bridge", "error, importance sampling", "error told, bridge", "command"]  # fmt: skip
     rows = []
     for name in (name for name in experiment.recipes if name in groups):
         group = groups[name]
@@ -128,7 +128,8 @@ def _budgets(experiment: Experiment, results: Sequence[Result]) -> list[str]:
         gain = [a - b for a, b in zip(bridge, importance, strict=True)]
         rows.append(
             [name.removeprefix("budget-"), _over_seeds(bridge), _over_seeds(importance), _over_seeds(gain),
-             _number(experiment.paper.get(name)), _over_seeds([r.figures["error"] for r in group]),
+             _number(experiment.paper.get(name)), _number(experiment.paper_importance.get(name)),
+             _over_seeds([r.figures["error"] for r in group]),
              _over_seeds([r.figures["importance"]["error"] for r in group]),
              _number(fmean(r.figures["mean_mc_se"] for r in group)), _commands(experiment, group)]
         )  # fmt: skip

@@ -119,7 +119,8 @@ def _figures(experiment: Experiment, results: Sequence[Result]) -> list[str]:
 def _budgets(experiment: Experiment, results: Sequence[Result]) -> list[str]:
     groups = _by_method(results)
     header = ["draws", "Spearman, bridge", "Spearman, importance sampling", "difference", "bridge in the paper",
-              "importance sampling in the paper", "error, bridge", "error, importance sampling", "error told, bridge", "command"]  # fmt: skip
+              "importance sampling in the paper", "error, bridge", "error, importance sampling", "error told, bridge",
+              "command"]  # fmt: skip
     rows = []
     for name in (name for name in experiment.recipes if name in groups):
         group = groups[name]

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -466,3 +467,25 @@ def test_a_page_below_a_file_cannot_be_written(bayesnde: Callable, tmp_path: Pat
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.startswith("error: ")
     assert "hint: " in outcome.err
+
+
+def test_the_page_of_the_docs_is_the_one_that_its_results_and_words_give(bayesnde: Callable, tmp_path: Path) -> None:
+    docs, copied = Path(__file__).parents[2] / "docs", tmp_path / "docs"
+    copied.mkdir()
+    for path in docs.glob("results*"):
+        (shutil.copytree if path.is_dir() else shutil.copyfile)(path, copied / path.name)
+    before = _files(copied)
+    arguments = ["reproduce", "--collect", "--run", tmp_path / "none", "--out", copied / "results.md", "-q"]
+    assert bayesnde(*arguments).code == 0
+    after = _files(copied)
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    assert not changed, f"{', '.join(changed)}: run `bayesnde reproduce --collect` and commit what it writes"
+    # Control: words that are not on the page yet show.
+    (copied / "results/introduction.md").write_text("# Other words\n")
+    bayesnde(*arguments)
+    found = {name for name, data in _files(copied).items() if before[name] != data}
+    assert found == {"results.md", "results/introduction.md"}
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

@@ -14,6 +14,7 @@ NAMES = [
 ]  # fmt: skip
 METHODS = "gaussian, gaussian_mixture, kernel_density, made, maf, realnvp, nsf, cfm, resflow, roundtrip"
 SHARD_HINT = "hint: write `--shard 3/8` for the third of eight shards, or `--shard auto` in a SLURM array"
+ALONE = "hint: leave that out, or leave"
 SEEDS = "whole numbers from 0 to 4294967295, with commas between them\nhint: for instance --seeds 0,3,7"
 
 
@@ -32,6 +33,13 @@ def test_the_list_names_every_experiment_as_it_is_typed(bayesnde: Callable) -> N
     assert outcome.out.splitlines()[-1].startswith(
         "methods: blurred_kernels, cfm, distance, gaussian, gaussian_mixture, "
     )
+
+
+def test_the_list_and_the_page_go_with_what_is_meant_for_them(bayesnde: Callable, tmp_path: Path) -> None:
+    assert bayesnde("reproduce", "--list", "--run", "here", "--json", "-q").code == 0
+    # Nothing is refused but that there is nothing.
+    arguments = ["--collect", "--run", "here", "--out", "page.md", "--json", "-q"]
+    assert bayesnde("reproduce", *arguments).err.startswith("error: there is nothing to collect in here/reproduce\n")
 
 
 def test_the_list_in_json_has_what_a_machine_needs_to_run_them(bayesnde: Callable) -> None:
@@ -106,6 +114,48 @@ def test_the_list_in_json_has_what_a_machine_needs_to_run_them(bayesnde: Callabl
             ["--collect", "--out", "page.md"],
             "there is nothing to collect in run/reproduce\n  no result.json of an experiment\n"
             "hint: run one first, for instance `bayesnde reproduce involute`",
+        ),
+        (
+            ["bank", "--collect", "--seeds", "5"],
+            f"--collect goes with --run, --out, --json and -q only\n  also given: bank, --seeds\n{ALONE} --collect out",
+        ),
+        (
+            [
+                "--collect",
+                "--dim",
+                "2",
+                "--recipe",
+                "all",
+                "--method",
+                "nsf",
+                "--test-rows",
+                "3",
+                "--train-rows",
+                "4",
+                "--data-dir",
+                "raw",
+                "--download",
+                "--shard",
+                "1/2",
+                "--set",
+                "refine.epochs=1",
+                "--restart",
+            ],
+            "--collect goes with --run, --out, --json and -q only\n  also given: --dim, --recipe, --method, "
+            "--test-rows, --train-rows, --data-dir, --download, --shard, --set, --restart\n"
+            f"{ALONE} --collect out",
+        ),
+        (
+            ["foo", "--list"],
+            f"--list goes with --run, --json and -q only\n  also given: foo\n{ALONE} --list out",
+        ),
+        (
+            ["--list", "--collect", "--out", "page.md"],
+            f"--list goes with --run, --json and -q only\n  also given: --collect, --out\n{ALONE} --list out",
+        ),
+        (
+            ["bank", "--out", "page.md"],
+            "--out is for --collect, not for bank\n  --out page.md\nhint: leave --out out",
         ),
         (
             ["shuttle", "--download"],

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -161,9 +162,23 @@ def test_the_gain_is_the_mean_difference_of_the_same_rows(collect: Callable, tmp
     assert all("gain" not in found[arm] for arm in (("default", 0), ("made", 0)))
     table = {row[0]: row for row in _section((tmp_path / "docs/page.md").read_text(), "involute")}
     place = table["method"].index("ours above it by")
-    assert table["MAF"][place] == f"{gain:.2f} ± {(variance / 18) ** 0.5:.2f}"
+    assert table["MAF"][place] == f"{gain:.2f} ± {(variance / 18) ** 0.5:.2f}"  # an error of 0.3: two digits
     assert table["MAF"][place - 1] == "-2.00 ± 0.10, without 2 rows at -∞"
     assert table["MADE"][place] == ""
+
+
+@pytest.mark.parametrize(
+    ("gain", "se", "shown"),
+    [
+        (0.00031, 0.00018, "0.0003 ± 0.0002"), (-0.000002, 0.0007, "0.0000 ± 0.0007"),
+        (-0.0038, 0.0048, "-0.0038 ± 0.0048"), (0.4563, 0.0346, "0.456 ± 0.035"), (2.366, 0.0996, "2.37 ± 0.10"),
+        (5.5, 1.234, "5.50 ± 1.23"), (0.5, 0.0, "0.50 ± 0.00"), (0.5, None, "0.50"), (-0.001, None, "0.00"),
+    ],
+)  # fmt: skip
+def test_a_gain_has_as_many_digits_as_its_error(gain: float, se: float | None, shown: str, tmp_path: Path) -> None:
+    results = [_of("bank", "default"), _of("bank", "maf", figures={"gain": gain, "gain_se": se})]
+    header, _, line, *_ = _section(results_page(results, tmp_path), "bank")
+    assert line[header.index("ours above it by")] == shown
 
 
 def _everything() -> list[Result]:
@@ -233,6 +248,22 @@ def test_what_was_not_run_is_said_with_its_command(tmp_path: Path) -> None:
     assert "Not run yet: `bayesnde reproduce gmm --dim 15`." in page
 
 
+def test_methods_that_are_in_no_line_of_the_table_are_named_below_it(tmp_path: Path) -> None:
+    (tmp_path / "results-involute.svg").write_text("<svg/>")
+    page = results_page([_of("involute", "default"), _of("involute", "maf")], tmp_path)
+    below = page.partition("\n## involute\n")[2].partition("\n## ")[0].rpartition(" |\n\n")[2]
+    # The paper has a figure of its own recipe and of Roundtrip: these have their lines.
+    assert below == (
+        "Not run: Gaussian, Gaussian mixture, kernel density, MADE, Real NVP, NSF, flow matching (CFM), Residual Flow."
+        "\n\n![a spiral in two columns](results-involute.svg)\n"
+    )
+    page = results_page([_of("bank", "default"), _of("budget-sweep", "budget-100")], tmp_path)
+    assert "\n\nNot run: ours, paper; Gaussian; Gaussian mixture; kernel density; MADE; MAF;" in page
+    assert "\n\nNot run: ours, budget-200; ours, budget-400; ours, budget-800; ours, budget-1600.\n" in page
+    # Control: where all of them were run, there is nothing to say.
+    assert "Not run" not in results_page(_everything(), tmp_path)
+
+
 def test_several_seeds_are_shown_with_their_mean_and_missing_figures_with_a_dash(tmp_path: Path) -> None:
     figures = [{"precision_at_k": value, "mean_log_density": None} for value in (0.25, 0.5, 1.0)]
     results = [_of("shuttle", "maf", seed, figures=found) for seed, found in zip((0, 3, 7), figures, strict=True)]
@@ -259,6 +290,30 @@ def test_of_ours_it_is_told_how_many_rows_can_be_relied_on(tmp_path: Path) -> No
     assert _section(page, "bank")[1][column] == "500, 100 % reliable"
 
 
+@pytest.mark.parametrize(
+    ("shares", "shown"),
+    [
+        ([0.612], "500, 38 % with an error below 0.3"), ([0.71], "500, 29 % with an error below 0.3"),
+        ([0.0], "500, 100 % with an error below 0.3"), ([0.002], "500, 99 % with an error below 0.3"),
+        ([0.2, 0.4], "500, 70 % with an error below 0.3"), ([0.2, None], "500"),
+    ],
+)  # fmt: skip
+def test_of_roundtrip_it_is_told_how_many_rows_have_a_small_error(
+    shares: list[float | None], shown: str, tmp_path: Path
+) -> None:
+    chosen: list[dict[str, Any]] = [{} if share is None else {"share_above_0.3": share} for share in shares]
+    results = [_of("bank", "roundtrip", seed, chosen=found) for seed, found in enumerate(chosen)]
+    header, line, *_ = _section(results_page(results, tmp_path), "bank")
+    assert line[header.index("test rows")] == shown
+
+
+@pytest.mark.parametrize("n_reliable", [29, 57, 58])  # 100 times the quotient is a little less than they are
+def test_a_percentage_is_counted_in_whole_rows(n_reliable: int, tmp_path: Path) -> None:
+    page = results_page([_of("bank", "default", figures={"n": 100, "n_reliable": n_reliable})], tmp_path)
+    header, line, *_ = _section(page, "bank")
+    assert line[header.index("test rows")] == f"100, {n_reliable} % reliable"
+
+
 def test_competitors_stand_below_ours_the_best_first(tmp_path: Path) -> None:
     means = {"maf": 3.0, "nsf": 7.0, "made": 5.0, "default": 1.0}
     results = [_of("bank", name, figures={"mean_log_density": mean}) for name, mean in means.items()]
@@ -277,12 +332,36 @@ def test_budgets_and_times_are_worked_out_from_all_that_was_run(tmp_path: Path) 
     gains = np.subtract(bridge, importance)
     shown = [f"{np.mean(v):.4f} ± {np.std(v, ddof=1) / 3**0.5:.4f}" for v in (bridge, importance, gains)]
     assert _section(page, "budget-sweep")[1] == [
-        "100", *shown, "0.5804", "0.1000 ± 0.0000", "0.2000 ± 0.0000", "0.0200",
+        "100", *shown, "0.5804", "0.5270", "0.1000 ± 0.0000", "0.2000 ± 0.0000", "0.0200",
         "`bayesnde reproduce budget-sweep --recipe budget-100`",
     ]  # fmt: skip
-    times = {row[0]: row[1:6] for row in _section(page, "timing")}
-    assert times["MAF"] == ["30 s", "6 s", "36 s", "0.50", "2 min 36 s"]
-    assert times["**ours, default**"][3] == "1.00"
+    everything = _section(results_page(_everything(), tmp_path), "budget-sweep")
+    at = everything[0].index("importance sampling in the paper")
+    assert [row[at - 1 : at + 1] for row in everything[1:]] == [
+        ["0.5804", "0.5270"], ["0.6034", "0.5501"], ["0.6311", "0.5932"], ["0.6300", "0.6014"], ["0.6207", "0.6039"],
+    ]  # fmt: skip
+    times = {row[0]: row[1:7] for row in _section(page, "timing")}
+    assert times["method"][3:] == ["as a ratio to ours", "in the paper (GPU)", "as a ratio to the paper's own"]
+    assert times["MAF"] == ["30 s", "6 s", "36 s", "0.50", "2 min 36 s", "0.04"]
+    assert times["**ours, default**"][3:] == ["1.00", "", ""]
+
+
+def test_only_the_paper_s_recipe_has_a_figure_of_the_paper_without_the_bridge(tmp_path: Path) -> None:
+    table = {row[0]: row for row in _section(results_page(_everything(), tmp_path), "ablation-15d")}
+    without = "importance sampling instead of the bridge"
+    assert [table[f"{name}, {without}"][2] for name in ("ours, paper", "**ours, default**")] == ["0.5932", ""]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.0, "0.00"), (0.00011, "0.000011"), (0.0567, "0.0057"), (0.0996, "0.010"), (0.14, "0.01"), (123.4, "12.34")],
+)
+def test_small_ratios_of_times_have_two_digits(seconds: float, shown: str, tmp_path: Path) -> None:
+    ours, theirs = ({"seconds_fit": value, "seconds_score": 0.0} for value in (10.0, seconds))
+    results = [_of("bank", "default", **ours), _of("bank", "maf", **theirs), _of("bank", "paper", **ours)]
+    times = {row[0]: row[4:7] for row in _section(results_page(results, tmp_path), "timing")}
+    assert times["MAF"] == [shown, "2 min 36 s", "0.04"]
+    assert times["ours, paper"] == ["1.00", "1 h 4 min", "1.00"]
 
 
 def test_words_and_pictures_of_the_folder_are_on_the_page(tmp_path: Path) -> None:
@@ -317,6 +396,46 @@ def test_a_gain_over_another_fit_of_ours_is_forgotten(collect: Callable, tmp_pat
     assert [(r["method"], "gain" in r["figures"]) for r in results] == [("default", False), ("maf", False)]
 
 
+def _gains(tmp_path: Path) -> dict[str, float]:
+    """The gains that are stored, by method."""
+    results = json.loads((tmp_path / "docs/page.json").read_text())["results"]
+    return {r["method"]: r["figures"]["gain"] for r in results if "gain" in r["figures"]}
+
+
+def test_no_gain_is_over_a_fit_of_ours_that_is_not_kept(collect: Callable, tmp_path: Path) -> None:
+    rows = np.arange(20.0)
+    _put(tmp_path / "newer", _of("involute", "default", ended="2099-01-01T00:00:00+00:00"), rows + 2)
+    collect("newer")
+    _put(tmp_path / "older", _of("involute", "default"), rows + 1)
+    _put(tmp_path / "older", _of("involute", "maf"), rows)
+    collect("older")
+    assert _gains(tmp_path) == {}
+    # Control: beside the fit that is kept there is one.
+    _put(tmp_path / "newer", _of("involute", "maf"), rows)
+    collect("newer")
+    assert _gains(tmp_path) == {"maf": 2.0}
+
+
+def test_a_gain_over_the_same_fit_of_ours_is_kept(collect: Callable, tmp_path: Path) -> None:
+    rows = np.arange(20.0)
+    _put(tmp_path / "both", _of("involute", "default"), rows + 1)
+    _put(tmp_path / "both", _of("involute", "maf"), rows)
+    collect("both")
+    _put(tmp_path / "ours", _of("involute", "default"), rows + 1)
+    _put(tmp_path / "theirs", _of("involute", "maf"), rows)
+    for run in ("ours", "theirs"):  # the same fits once more, without the other one
+        collect(run)
+        assert _gains(tmp_path) == {"maf": 1.0}
+    # Another seed of ours is nothing that a gain is over.
+    _put(tmp_path / "seed", _of("involute", "default", 1, ended="2099-01-01T00:00:00+00:00"), rows)
+    collect("seed")
+    assert _gains(tmp_path) == {"maf": 1.0}
+    # A newer fit of theirs has no gain until it lies beside ours.
+    _put(tmp_path / "theirs", _of("involute", "maf", ended="2099-01-01T00:00:00+00:00"), rows)
+    collect("theirs")
+    assert _gains(tmp_path) == {}
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -348,3 +467,25 @@ def test_a_page_below_a_file_cannot_be_written(bayesnde: Callable, tmp_path: Pat
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.startswith("error: ")
     assert "hint: " in outcome.err
+
+
+def test_the_page_of_the_docs_is_the_one_that_its_results_and_words_give(bayesnde: Callable, tmp_path: Path) -> None:
+    docs, copied = Path(__file__).parents[2] / "docs", tmp_path / "docs"
+    copied.mkdir()
+    for path in docs.glob("results*"):
+        (shutil.copytree if path.is_dir() else shutil.copyfile)(path, copied / path.name)
+    before = _files(copied)
+    arguments = ["reproduce", "--collect", "--run", tmp_path / "none", "--out", copied / "results.md", "-q"]
+    assert bayesnde(*arguments).code == 0
+    after = _files(copied)
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    assert not changed, f"{', '.join(changed)}: run `bayesnde reproduce --collect` and commit what it writes"
+    # Control: words that are not on the page yet show.
+    (copied / "results/introduction.md").write_text("# Other words\n")
+    bayesnde(*arguments)
+    found = {name for name, data in _files(copied).items() if before[name] != data}
+    assert found == {"results.md", "results/introduction.md"}
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

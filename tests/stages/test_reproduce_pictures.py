@@ -18,8 +18,9 @@ from bayesnde_cli.config import EvaluateConfig, resolve
 from bayesnde_cli.evaluation.baselines import Method, Part, Parts, competitor
 from bayesnde_cli.evaluation.baselines.fitted import FittedParts
 from bayesnde_cli.stages.reproduce import Asked, competitor_arm, pictures, rows, run_reproduce
+from bayesnde_cli.stages.reproduce.collected_maps import run_maps
 from bayesnde_cli.stages.reproduce.density_map import DensityMap, grid_points
-from bayesnde_cli.stages.reproduce.drawing import budget_points, dimension_series, draw_all, found_maps
+from bayesnde_cli.stages.reproduce.drawing import budget_points, dimension_series, draw_all, shown_maps
 from bayesnde_cli.stages.reproduce.experiments import BUDGETS, DIMENSIONS, EXPERIMENTS
 from bayesnde_cli.stages.reproduce.maps import read_map, simulator_of, true_map, write_own_map
 from bayesnde_cli.stages.reproduce.pictures import (
@@ -159,14 +160,18 @@ def test_an_arm_fitted_to_other_rows_is_left_out(copy: Path, monkeypatch: pytest
     own = _result("involute", "default", is_own=True)
     _own_arm(copy)
     layout = ExperimentsLayout(copy)
-    assert list(found_maps(layout, INVOLUTE, [result, own])) == ["ours, default", "Gaussian mixture"]
-    assert list(found_maps(layout, INVOLUTE, [result])) == ["Gaussian mixture"]
+    assert _names(layout, [result, own]) == ["ours, default", "Gaussian mixture"]
+    assert _names(layout, [result]) == ["Gaussian mixture"]
     other = layout.arm("involute", "kernel_density", 0)
     other.root.mkdir()
     _, elsewhere = _competitor_arm(copy / "elsewhere", replace(MIXTURE, methods=("gaussian",)), "gmm-2")
     other.map_file.write_bytes(elsewhere.map_file.read_bytes())
     with_other = [result, own, _result("involute", "kernel_density")]
-    assert list(found_maps(layout, INVOLUTE, with_other)) == ["ours, default", "Gaussian mixture"]
+    assert _names(layout, with_other) == ["ours, default", "Gaussian mixture"]
+
+
+def _names(layout: ExperimentsLayout, results: Sequence[Result]) -> list[str]:
+    return list(shown_maps(INVOLUTE, run_maps(layout, results)))
 
 
 def test_a_finished_arm_without_a_map_gets_one_and_keeps_its_result(copy: Path) -> None:
@@ -322,6 +327,14 @@ def test_the_budget_curve_has_whiskers_where_there_are_several_seeds() -> None:
     np.testing.assert_allclose(steps, steps[0], atol=0.2)  # doublings are equal steps: the axis is logarithmic
 
 
+def test_budgets_that_differ_little_have_plain_numbers_at_their_axis() -> None:
+    means = [Mean(0.99912 + 2e-5 * index) for index in range(len(BUDGETS))]
+    points = [BudgetPoint(n, mean, mean, Mean(0.1)) for n, mean in zip(BUDGETS, means, strict=True)]
+    texts = _texts(_checked(budget_curve(points)))
+    assert {"0.99912", "0.99916", "0.99920"} <= set(texts)
+    assert not any(re.fullmatch(r"[-\d.]+e-?\d+", text) for text in texts)
+
+
 def test_a_single_budget_can_be_drawn() -> None:
     _checked(budget_curve([BudgetPoint(100, Mean(0.9), Mean(0.9), Mean(0.0))]))
 
@@ -360,12 +373,12 @@ def test_pictures_without_numbers_are_not_written_and_old_ones_are_kept(copy: Pa
     layout, folder = ExperimentsLayout(copy), copy / "docs"
     folder.mkdir()
     (folder / "results-budget.svg").write_text("old")
-    written = draw_all(layout, [result], folder)
+    written = draw_all(run_maps(layout, [result]), [result], folder)
     assert written == [folder / "results-involute.svg"]
     names = _texts(_checked(written[0].read_bytes()))
     assert names[1:3] == ["true density", "Gaussian mixture"]
     assert sorted(path.name for path in folder.iterdir()) == ["results-budget.svg", "results-involute.svg"]
     assert (folder / "results-budget.svg").read_text() == "old"
-    assert draw_all(layout, [], folder) == []
+    assert draw_all({}, [], folder) == []
     more = [_result("gmm-5", "nsf", spearman=0.9), _result("involute", "nsf", spearman=0.9)]
-    assert [path.name for path in draw_all(layout, more, folder)] == ["results-dimensions.svg"]
+    assert [path.name for path in draw_all(run_maps(layout, more), more, folder)] == ["results-dimensions.svg"]

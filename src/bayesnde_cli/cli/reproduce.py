@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from bayesnde_cli.artifacts.shards import Shard
 
 _DATA_DIR = "BAYESNDE_DATA"
+_PAGE = Path("docs/results.md")
 
 
 def reproduce(
@@ -60,8 +62,14 @@ def reproduce(
     assignments: AssignmentsOption = None,
     run: RunOption = None,
     out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="Where --collect writes; beside it, FILE's name as .json.")
-    ] = Path("docs/results.md"),
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help=f"Where --collect writes; beside it, FILE's name as .json, maps and pictures. [default: {_PAGE}]",
+            show_default=False,
+        ),
+    ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Replace arms that were run otherwise.")] = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -85,22 +93,32 @@ def reproduce(
     from bayesnde_cli.stages.reproduce.experiments import experiment_named
 
     console = Console(quiet=quiet)
+    of_arms: dict[str, object] = {
+        name or "": name, "--dim": dim, "--recipe": recipe, "--method": method, "--seeds": seeds,
+        "--test-rows": test_rows, "--train-rows": train_rows, "--data-dir": data_dir, "--download": download or None,
+        "--shard": shard, "--set": assignments, "--restart": restart or None,
+    }  # fmt: skip
     if list_:
+        others: dict[str, object] = {"--collect": collect or None, "--out": out}
+        _refuse_beside("--list", "--run, --json and -q", of_arms | others)
         from bayesnde_cli.stages.reproduce.listing import Listing
 
         console.finish(Listing(), is_json=json)
         return
     root = run_directory(run)
     if collect:
+        _refuse_beside("--collect", "--run, --out, --json and -q", of_arms)
         from bayesnde_cli.stages.reproduce.collecting import collect_results
 
-        console.finish(collect_results(root, out), is_json=json)
+        console.finish(collect_results(root, out or _PAGE), is_json=json)
         return
     if name is None:
         raise BadUsage(
             "no experiment is named", found="neither NAME nor --list nor --collect",
             hint="see `bayesnde reproduce --list`",
         )  # fmt: skip
+    if out is not None:
+        raise BadUsage(f"--out is for --collect, not for {name}", found=f"--out {out}", hint="leave --out out")
     asked = Asked(
         recipes=tuple(recipe or ()),
         methods=tuple(method or ()),
@@ -113,6 +131,17 @@ def reproduce(
         is_restart=restart,
     )
     console.finish(run_reproduce(root, experiment_named(name, dim), asked, console), is_json=json)
+
+
+def _refuse_beside(question: str, allowed: str, others: Mapping[str, object]) -> None:
+    """Refuse what would be ignored: an experiment, or what is asked of its arms."""
+    given = [name for name, value in others.items() if value is not None]
+    if given:
+        raise BadUsage(
+            f"{question} goes with {allowed} only",
+            found=f"also given: {', '.join(given)}",
+            hint=f"leave that out, or leave {question} out",
+        )
 
 
 def _seeds(text: str | None) -> tuple[int, ...]:

@@ -25,10 +25,13 @@ def nice_step(low: float, high: float, n_ticks: int = 5) -> float:
 
 
 def tick_labels(ticks: list[float]) -> list[str]:
-    """The ticks of one axis, all with as many decimals as the finest needs."""
+    """The ticks of one axis, all with as many decimals as the finest needs.
+
+    Powers of ten are for what is large, or small; a fine step between plain numbers is plain, too: `0.99912`.
+    """
     largest = max(map(abs, ticks), default=0.0)
     step = ticks[1] - ticks[0] if len(ticks) > 1 else largest or 1.0
-    if largest >= 1e6 or step < 1e-4:
+    if largest >= 1e6 or (step < 1e-4 and not 1e-3 <= largest <= 1e4):
         return ["0" if tick == 0 else _power(tick, step) for tick in ticks]
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     return [f"{0.0 if abs(tick) < step / 2 else tick:,.{decimals}f}" for tick in ticks]

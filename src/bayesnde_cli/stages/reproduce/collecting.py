@@ -1,4 +1,7 @@
-"""All results together: `results.json`, which later runs add to, and the page that is made from it."""
+"""All results together: `results.json`, which later runs add to, and the page that is made from it.
+
+The maps of two columns are kept in the same way, in `results-maps`.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -10,12 +13,13 @@ import numpy as np
 from bayesnde_cli.artifacts import atomic
 from bayesnde_cli.artifacts.atomic import cannot_write
 from bayesnde_cli.artifacts.canonical import read_object
-from bayesnde_cli.artifacts.experiments_layout import ArmLayout, ExperimentsLayout
+from bayesnde_cli.artifacts.experiments_layout import ExperimentsLayout
 from bayesnde_cli.artifacts.layout import TEST_SET
 from bayesnde_cli.artifacts.tables import read_table
 from bayesnde_cli.errors import BadArtifact, BadUsage
 from bayesnde_cli.evaluation.scores import gain_figures
 from bayesnde_cli.stages.reporting import counted
+from bayesnde_cli.stages.reproduce.collected_maps import forget_maps, run_maps, store_maps, stored_maps
 from bayesnde_cli.stages.reproduce.drawing import draw_all
 from bayesnde_cli.stages.reproduce.experiments import ACCURACY, DEFAULT, EXPERIMENTS, LOG_DENSITY, PRECISION
 from bayesnde_cli.stages.reproduce.result import Result, read_result, result_from
@@ -24,6 +28,8 @@ from bayesnde_cli.stages.reproduce.scores import SCORES_SCHEMA, SCORES_VERSION
 from bayesnde_cli.stages.scoring.density_table import DENSITY_SCHEMA, DENSITY_VERSION
 
 COLLECTION_SCHEMA, COLLECTION_VERSION = "experiment_results", 1
+# Figures that compare a result with our default of the same experiment.
+_GAIN = ("gain", "gain_se")
 
 
 @dataclass(frozen=True)
@@ -49,10 +55,8 @@ def collect_results(root: Path, page: Path) -> Collected:
         )
     layout = ExperimentsLayout(root)
     store = page.with_suffix(".json")
-    new = [_with_gain(layout, read_result(arm.result_file)) for arm in layout.results()]
-    anew = {result.experiment for result in new if result.method == DEFAULT}
-    old = [_without_gain(result) if result.experiment in anew else result for result in _stored(store)]
-    merged = merge(old, new)
+    old, new = _stored(store), [read_result(arm.result_file) for arm in layout.results()]
+    merged = _with_gains(layout, old, new)
     if not merged:
         raise BadUsage(
             f"there is nothing to collect in {layout.folder}",
@@ -64,11 +68,17 @@ def collect_results(root: Path, page: Path) -> Collected:
         page.parent.mkdir(parents=True, exist_ok=True)
     document = {"schema": COLLECTION_SCHEMA, "schema_version": COLLECTION_VERSION,
                 "results": [result.as_dict() for result in merged]}  # fmt: skip
-    draw_all(layout, merged, page.parent)
+    from_here = {result.fit for result in new}
+    new_maps = run_maps(layout, [result for result in merged if result.fit in from_here])
+    before = {result.fit for result in old}
+    maps = stored_maps(page.parent, [r for r in merged if r.fit in before and r.key not in new_maps]) | new_maps
+    draw_all(maps, merged, page.parent)
     text = results_page(merged, page.parent)
     atomic.write_json(store, document)  # only what a page can be made of is stored
     atomic.write_bytes(page, text.encode())
-    return Collected(str(page), len(merged), sum(result in new for result in merged))
+    store_maps(page.parent, new_maps)
+    forget_maps(page.parent, [result for result in merged if result.key not in maps])
+    return Collected(str(page), len(merged), sum(result.fit in from_here for result in merged))
 
 
 def merge(old: Iterable[Result], new: Iterable[Result]) -> list[Result]:
@@ -76,7 +86,7 @@ def merge(old: Iterable[Result], new: Iterable[Result]) -> list[Result]:
     by_key: dict[tuple[str, str, int], Result] = {}
     for result in (*old, *new):
         there = by_key.get(result.key)
-        if there is None or result.ended >= there.ended:  # the same one once more: it may have a gain now
+        if there is None or result.ended >= there.ended:
             by_key[result.key] = result
     places = {name: index for index, name in enumerate(EXPERIMENTS)}
     return sorted(
@@ -116,34 +126,48 @@ def _stored(store: Path) -> list[Result]:
     return [result_from(entry, store) for entry in found["results"]]
 
 
-def _with_gain(layout: ExperimentsLayout, result: Result) -> Result:
-    """A result, with how much higher our default's log-density of the same rows is, if that is there."""
-    arm = layout.arm(result.experiment, result.method, result.seed)
-    if result.figures.get(LOG_DENSITY) is None or result.experiment not in EXPERIMENTS:
-        return result
+def _with_gains(layout: ExperimentsLayout, old: Sequence[Result], new: Sequence[Result]) -> list[Result]:
+    """All results, each with how much higher our default's log-density of the same rows is, if that is known.
+
+    It is worked out where both fits lie in this run directory; what was stored is kept while both fits are the same.
+    """
+    merged = merge(old, new)
+    ours = {result.experiment: result for result in merged if _is_held_against(result)}
+    before, here = {result.fit for result in old}, {result.fit for result in new}
+    stored = {result.fit: {name: result.figures[name] for name in _GAIN if name in result.figures} for result in old}
+    found = []
+    for result in merged:
+        default = ours.get(result.experiment, result)
+        both = {default.fit, result.fit}
+        gain: dict[str, Any] = {}
+        if len(both) == 2 and both <= here and _is_comparable(result, default):
+            gain = gain_figures(_log_density(layout, default), _log_density(layout, result))
+        elif both <= before:
+            gain = stored[result.fit]
+        plain = {name: value for name, value in result.figures.items() if name not in _GAIN}
+        found.append(replace(result, figures=plain | gain))
+    return found
+
+
+def _is_held_against(result: Result) -> bool:
+    """Whether it is our default that gains are over."""
+    experiment = EXPERIMENTS.get(result.experiment)
+    return experiment is not None and result.key[1:] == (DEFAULT, experiment.seeds[0])
+
+
+def _is_comparable(result: Result, default: Result) -> bool:
+    """Whether the log-densities of both can be compared row by row."""
     if EXPERIMENTS[result.experiment].figure in (PRECISION, ACCURACY):  # ours is blurred there, or of no bridge
-        return result
-    ours = layout.arm(result.experiment, DEFAULT, EXPERIMENTS[result.experiment].seeds[0])
-    if not ours.result_file.exists() or ours == arm:
-        return result
-    if read_result(ours.result_file).rows_sha256 != result.rows_sha256:
-        return result
-    return replace(
-        result, figures=result.figures | gain_figures(_log_density(ours, True), _log_density(arm, result.is_own))
-    )
+        return False
+    return result.figures.get(LOG_DENSITY) is not None and result.rows_sha256 == default.rows_sha256
 
 
-def _without_gain(result: Result) -> Result:
-    """A stored result whose gain was over another fit of ours."""
-    kept = {name: value for name, value in result.figures.items() if name not in ("gain", "gain_se")}
-    return replace(result, figures=kept)
-
-
-def _log_density(arm: ArmLayout, is_own: bool) -> np.ndarray:
+def _log_density(layout: ExperimentsLayout, result: Result) -> np.ndarray:
     """The log-density of the test rows, in the units of the file."""
+    arm = layout.arm(*result.key)
     path, name, version = (
         (arm.run.density_file(TEST_SET), DENSITY_SCHEMA, DENSITY_VERSION)
-        if is_own
+        if result.is_own
         else (arm.scores_file, SCORES_SCHEMA, SCORES_VERSION)
     )
     return np.asarray(read_table(path, name, ["log_density"], schema_version=version)["log_density"].to_numpy())

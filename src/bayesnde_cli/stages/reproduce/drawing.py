@@ -1,12 +1,12 @@
 """The pictures of the results page, from what the arms have left."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
 from bayesnde_cli.artifacts import atomic
-from bayesnde_cli.artifacts.experiments_layout import ExperimentsLayout
+from bayesnde_cli.stages.reproduce.collected_maps import Key
 from bayesnde_cli.stages.reproduce.density_map import DensityMap
 from bayesnde_cli.stages.reproduce.experiments import (
     BUDGETS,
@@ -16,7 +16,7 @@ from bayesnde_cli.stages.reproduce.experiments import (
     SPEARMAN,
     Experiment,
 )
-from bayesnde_cli.stages.reproduce.maps import read_map, simulator_of, true_map
+from bayesnde_cli.stages.reproduce.maps import simulator_of, true_map
 from bayesnde_cli.stages.reproduce.method_names import method_name
 from bayesnde_cli.stages.reproduce.pictures import (
     BudgetPoint,
@@ -32,9 +32,9 @@ from bayesnde_cli.stages.reproduce.result import Result
 _MAPS = {"involute": "Involute: the density of two columns", "gmm-2": "Gaussian mixture: the density of two columns"}
 
 
-def draw_all(layout: ExperimentsLayout, results: Sequence[Result], folder: Path) -> list[Path]:
+def draw_all(maps: Mapping[Key, DensityMap], results: Sequence[Result], folder: Path) -> list[Path]:
     """Write the pictures that there are numbers for; of the others an older one, if any, is kept."""
-    pictures = {name: _maps_picture(layout, EXPERIMENTS[name], title, results) for name, title in _MAPS.items()}
+    pictures = {name: _maps_picture(EXPERIMENTS[name], title, maps) for name, title in _MAPS.items()}
     series = dimension_series(results)
     pictures["dimensions"] = spearman_by_dimension(series) if series else None
     budgets = budget_points(results)
@@ -48,32 +48,25 @@ def draw_all(layout: ExperimentsLayout, results: Sequence[Result], folder: Path)
     return written
 
 
-def _maps_picture(
-    layout: ExperimentsLayout, experiment: Experiment, title: str, results: Sequence[Result]
-) -> bytes | None:  # fmt: skip
-    maps = found_maps(layout, experiment, results)
+def _maps_picture(experiment: Experiment, title: str, maps: Mapping[Key, DensityMap]) -> bytes | None:
+    shown = shown_maps(experiment, maps)
     simulator = simulator_of(experiment)
-    if not maps or simulator is None:
+    if not shown or simulator is None:
         return None
-    return density_maps(title, {"true density": true_map(simulator, next(iter(maps.values())))} | maps)
+    return density_maps(title, {"true density": true_map(simulator, next(iter(shown.values())))} | shown)
 
 
-def found_maps(
-    layout: ExperimentsLayout, experiment: Experiment, results: Sequence[Result]
-) -> dict[str, DensityMap]:  # fmt: skip
+def shown_maps(experiment: Experiment, maps: Mapping[Key, DensityMap]) -> dict[str, DensityMap]:
     """The maps of an experiment's arms by the methods' names, ours first; of several seeds the first one.
 
     An arm that was fitted to other rows has another grid, and is left out.
     """
-    maps: dict[str, DensityMap] = {}
+    shown: dict[str, DensityMap] = {}
     for method in (*experiment.recipes, *experiment.methods):
-        arms = sorted((r for r in results if r.key[:2] == (experiment.folder_name, method)), key=lambda r: r.seed)
-        files = [path for r in arms if (path := layout.arm(*r.key).map_file).exists()]
-        if files:
-            found = read_map(files[0])
-            if not maps or found.is_beside(next(iter(maps.values()))):
-                maps[method_name(method, is_own=method in experiment.recipes)] = found
-    return maps
+        arms = sorted(key for key in maps if key[:2] == (experiment.folder_name, method))
+        if arms and (not shown or maps[arms[0]].is_beside(next(iter(shown.values())))):
+            shown[method_name(method, is_own=method in experiment.recipes)] = maps[arms[0]]
+    return shown
 
 
 def dimension_series(results: Sequence[Result]) -> list[Series]:

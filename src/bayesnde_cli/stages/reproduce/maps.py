@@ -81,7 +81,14 @@ def read_map(path: Path) -> DensityMap:
             f"{path} is no map", found=f"{len(first):,} points that are no grid",
             hint="remove it and run the experiment again",
         )  # fmt: skip
-    return DensityMap(x1, x2, log_density.reshape(len(x1), len(x2)))
+    return DensityMap(x1, x2, log_density.reshape(len(x1), len(x2)).astype(np.float64))
+
+
+def write_map(path: Path, found: DensityMap) -> None:
+    """A map as a table; its log-densities keep their type."""
+    digest = sha256_bytes(np.ascontiguousarray(found.points, "<f8").tobytes())
+    table = pa.table(dict(zip(COLUMNS, (*found.points.T.copy(), found.log_density.ravel()), strict=True)))
+    write_table(path, table, schema_name=MAP_SCHEMA, schema_version=MAP_VERSION, run_id=digest[:16])
 
 
 def true_map(simulator: Simulator, beside: DensityMap) -> DensityMap:
@@ -96,8 +103,5 @@ def _rows(schema: Schema, x1: np.ndarray, x2: np.ndarray) -> TableRows:
 
 
 def _write(path: Path, x1: np.ndarray, x2: np.ndarray, log_density: np.ndarray) -> None:
-    points = grid_points(x1, x2)
-    digest = sha256_bytes(np.ascontiguousarray(points, "<f8").tobytes())
-    table = pa.table(dict(zip(COLUMNS, (*points.T.copy(), log_density.astype(np.float64)), strict=True)))
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_table(path, table, schema_name=MAP_SCHEMA, schema_version=MAP_VERSION, run_id=digest[:16])
+    write_map(path, DensityMap(x1, x2, log_density.astype(np.float64).reshape(len(x1), len(x2))))

@@ -38,6 +38,11 @@ class Result:
         return self.experiment, self.method, self.seed
 
     @property
+    def fit(self) -> tuple[str, str, int, str]:
+        """What tells a fit from all others, those of the same arm too."""
+        return *self.key, self.ended
+
+    @property
     def seconds(self) -> float:
         return self.seconds_fit + self.seconds_score
 

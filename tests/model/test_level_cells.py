@@ -99,3 +99,5 @@ def test_a_decoder_of_images_has_them_if_it_is_told_of_levels() -> None:
     np.testing.assert_array_equal(plain[0], told[0])
     with pytest.raises(ValueError, match="expected levels of the pixels of a decoder alone"):
         NetworkSpec(2, 3, levels=256)
+    with pytest.raises(ValueError, match="expected levels of 0 or 256, got 1"):
+        NetworkSpec(**vars(points) | {"levels": 1})

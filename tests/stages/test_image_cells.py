@@ -12,8 +12,14 @@ import fake_training
 from bayesnde_cli.artifacts.arrays import read_arrays, write_arrays
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.sealed import SEAL, sealed_bytes
+from bayesnde_cli.data.kinds import Kind
+from bayesnde_cli.data.scaling import Logit
+from bayesnde_cli.data.schema import Feature
 from bayesnde_cli.errors import BadArtifact, Stopped
+from bayesnde_cli.model.cells import ColumnCells
 from bayesnde_cli.stages.training.checkpoints import Checkpoints
+from bayesnde_cli.stages.training.noisy_values import _column_cells, read_noisy_values
+from bayesnde_cli.stages.training.rows import read_rows
 from bayesnde_cli.stages.weights import read_networks
 
 SMALL = ["--width", "2", "--epochs", "2", "--checks", "2", "--validation-draws", "4", "--generated-rows", "50", "-q"]
@@ -110,6 +116,13 @@ def test_one_without_cells_is_what_it_always_was(bayesnde: Callable, prepared: P
 def test_levels_are_stored_with_the_decoder(trained: Path) -> None:
     stored = read_networks(RunLayout(trained), "warmstart")
     assert (stored.decoder.levels, stored.encoder.levels) == (256, 0)
+
+
+def test_images_keep_the_noise_of_prepare_and_bytes_of_a_table_have_no_cells(prepared: Path) -> None:
+    layout = RunLayout(prepared)
+    assert read_noisy_values(layout, read_rows(layout, "train"), 1) is None
+    values = np.repeat(np.arange(4.0), 20)
+    assert _column_cells(Feature("px_1_1", Kind.LATTICE, (), Logit()), values) == ColumnCells()
 
 
 def test_networks_of_before_have_points(own: Path) -> None:

@@ -1,5 +1,6 @@
 """The cells of columns: from the training rows into the network's description, and back from the file."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -139,6 +140,8 @@ def test_cells_are_stored_with_the_network(trained: Path) -> None:
     stored = read_networks(RunLayout(trained), "warmstart")
     assert stored.decoder.cells == _cells(trained)
     assert stored.encoder.cells == ()
+    manifest = json.loads((trained / "warmstart/manifest.json").read_text())
+    assert "levels" not in manifest["identity"]["settings"]  # of images: tables are what they always were
 
 
 def test_a_network_may_do_without(trained: Path, bayesnde: Callable, tmp_path: Path) -> None:

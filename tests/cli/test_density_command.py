@@ -31,6 +31,17 @@ def test_the_table_is_written_as_csv_parquet_and_jsonl(bayesnde: Callable, run: 
     assert lines == table.to_pylist()
 
 
+def test_a_figure_without_bound_is_null_in_jsonl_and_inf_elsewhere(
+    bayesnde: Callable, run: Path, tmp_path: Path
+) -> None:
+    fake_engine.install(loses_first=True)  # whose R-hat is infinite then
+    for ending in ("csv", "jsonl"):
+        options = ["--out", tmp_path / f"t.{ending}", "--columns", "rhat_max"]
+        assert bayesnde("density", "--run", run, *SMALL, *options).code == 0
+    assert (tmp_path / "t.csv").read_text().splitlines()[:2] == ["rhat_max", "inf"]
+    assert json.loads((tmp_path / "t.jsonl").read_text().splitlines()[0]) == {"rhat_max": None}
+
+
 def test_on_stdout_there_is_the_table_alone(bayesnde: Callable, run: Path) -> None:
     command = [sys.executable, fake_engine.__file__, "{}", "density", "--run", str(run), *SMALL, "--out", "-"]
     done = subprocess.run([*command, "--columns", "row_id, log_*"], capture_output=True, text=True)

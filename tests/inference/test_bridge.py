@@ -163,3 +163,12 @@ def test_many_dimensions() -> None:
         target.logpdf(held) - wide.logpdf(held), target.logpdf(proposed) - wide.logpdf(proposed), np.full(n_rows, 400.0)
     )
     assert np.sqrt(np.mean(found.log_z**2)) == pytest.approx(np.mean(found.se), rel=0.4)
+
+
+def test_chains_where_the_proposal_never_goes_leave_importance_sampling_without_a_bound() -> None:
+    held = np.concatenate([np.full(99, -1.0), [2000.0]]).reshape(1, 2, 50)
+    found = bridge(held, np.random.default_rng(0).normal(size=(1, 1000)), np.full(1, 100.0))
+    assert np.isfinite(found.se_is[0])
+    assert found.se_is_by_chains[0] == found.larger_se_is[0] == np.inf
+    turned = found._replace(se_is=2.0 * np.ones(1), se_is_by_chains=np.ones(1))
+    assert turned.larger_se_is[0] == 2.0

@@ -7,9 +7,12 @@ from scipy.special import logit
 from scipy.stats import norm
 
 from bayesnde_cli.data.scaling.logit import Logit
-from bayesnde_cli.model.cells import LevelCells
+from bayesnde_cli.inference import modes
+from bayesnde_cli.inference.target import Target
+from bayesnde_cli.model.cells import LEVELS_END, LevelCells
 from bayesnde_cli.model.decoder import Decoder, image_decoder_spec
-from bayesnde_cli.model.likelihood import draw_rows, log_likelihood
+from bayesnde_cli.model.latent_mode import expected_precision, find_mode
+from bayesnde_cli.model.likelihood import draw_rows, log_joint, log_likelihood
 from bayesnde_cli.model.networks import NetworkSpec, initial_parameters
 
 BYTES = LevelCells(256.0)
@@ -64,10 +67,123 @@ def test_places_lie_in_the_cells_of_their_levels() -> None:
     lower, upper = found.lower.numpy(), found.upper.numpy()
     assert found.is_inside.numpy().all()
     assert np.all((lower <= x + 1e-4) & (x <= upper + 1e-4))
-    assert np.all(lower[:, 0] == -100.0)
-    assert np.all(upper[:, 255] == 100.0)
+    assert np.all(lower[:, 0] == -LEVELS_END)
+    assert np.all(upper[:, 255] == LEVELS_END)
     np.testing.assert_allclose(lower[:, 1:], np.broadcast_to(logit(LEVELS[1:] / 256), lower[:, 1:].shape), atol=1e-5)
     assert not BYTES.find(tf.constant([np.nan], tf.float32)).is_inside.numpy()[0]
+
+
+def test_both_precisions_find_the_same_cells() -> None:
+    """Training and chains are in float32, the bridge in float64: on either side of every edge, as near as it gets."""
+    edges = logit(np.arange(1, 256) / 256).astype(np.float32)
+    x = np.stack([np.nextafter(edges, np.float32(side)) for side in (-np.inf, 0.0, np.inf)] + [edges])
+    found = [BYTES.find(tf.constant(x, dtype)) for dtype in (tf.float32, tf.float64)]
+    for name in ("lower", "upper"):
+        np.testing.assert_allclose(*(getattr(each, name).numpy() for each in found), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("sd", [0.01, 2.0])
+def test_a_model_may_be_as_sure_of_the_last_level_as_it_likes(sd: float, is_compiled: bool) -> None:
+    def value_and_slopes(x: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> tuple:
+        with tf.GradientTape() as tape:
+            tape.watch([mean, variance])
+            value = log_likelihood(x, mean, variance, BYTES)
+        return value, *tape.gradient(value, [mean, variance])
+
+    call = tf.function(value_and_slopes, jit_compile=True) if is_compiled else value_and_slopes
+    means = np.array([-1e4, -3e3, -300.0, -100.0, 0.0, 100.0, 300.0, 3e3, 1e4])
+    x, _ = Logit().forward(np.array([0.0, 1.0, 128.0, 255.0]), np.full(4, 0.5))
+    x, mean = (tf.constant(part.reshape(-1, 1), tf.float32) for part in np.meshgrid(x, means, indexing="ij"))
+    found = [part.numpy().reshape(4, -1) for part in call(x, mean, tf.fill(mean.shape, sd**2))]
+    assert np.isfinite(found).all()
+    log_noise = BYTES.log_noise(x, BYTES.find(x)).numpy().reshape(4, -1)
+    masses = found[0] - log_noise
+    # Drawing as good as always gives this level, so that is what it scores.
+    assert np.abs(masses[0, 1:4]).max() < 1e-4
+    assert np.abs(masses[3, 5:8]).max() < 1e-4
+    assert masses[0, 5:].max() < -1e3
+
+
+def _slopes(x: np.ndarray, mean: float, sd: float, dtype: tf.DType) -> tuple[np.ndarray, np.ndarray]:
+    """d log p(x | z) / d mean and / d variance of single pixels."""
+    places = tf.constant(x[:, None], dtype)
+    at = [tf.fill(places.shape, tf.constant(value, dtype)) for value in (mean, sd**2)]
+    with tf.GradientTape() as tape:
+        tape.watch(at)
+        value = log_likelihood(places, *at, BYTES)
+    return tuple(slope.numpy()[:, 0] for slope in tape.gradient(value, at))
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(tf.float64, 1e-4), (tf.float32, 5e-3)])
+@pytest.mark.parametrize(("mean", "sd"), [(-7.0, 1.0), (0.3, 2.0), (5.0, 0.5)])
+def test_slopes_are_those_of_the_masses(mean: float, sd: float, dtype: tf.DType, error: float) -> None:
+    x, _ = Logit().forward(LEVELS, np.full(256, 0.3))
+    by_mean, by_variance = _slopes(x, mean, sd, dtype)
+    step = 1e-4
+    with np.errstate(divide="ignore", invalid="ignore"):
+        up, down = (np.log(_masses(mean + shift, sd)) for shift in (step, -step))
+        wider, narrower = (np.log(_masses(mean, np.sqrt(sd**2 + shift))) for shift in (step, -step))
+    is_there = np.log(_masses(mean, sd) + 1e-300) > -100.0
+    assert is_there.sum() > 150
+    for found, high, low in ((by_mean, up, down), (by_variance, wider, narrower)):
+        wanted = (high - low)[is_there] / (2 * step)
+        np.testing.assert_allclose(found[is_there], wanted, rtol=error, atol=error)
+
+
+def test_a_missing_pixel_counts_for_nothing_and_spoils_no_slope() -> None:
+    mean = tf.constant([[-7.0, 0.1]])
+    with tf.GradientTape() as tape:
+        tape.watch(mean)
+        x, mask = tf.constant([[np.nan, 0.5]]), tf.constant([[False, True]])
+        value = log_likelihood(x, mean, tf.ones([1, 2]), BYTES, mask=mask)
+    alone = log_likelihood(x[:, 1:], mean[:, 1:], tf.ones([1, 1]), BYTES)
+    np.testing.assert_array_equal(value, alone)
+    slope = tape.gradient(value, mean).numpy()[0]
+    assert slope[0] == 0.0
+    assert np.isfinite(slope).all()
+
+
+def _line(z: tf.Tensor, y: tf.Tensor | None = None) -> tuple:
+    """Three pixels that one latent moves, with a spread of their own."""
+    mean = tf.constant([2.0, -1.0, 0.5], z.dtype) * z + tf.constant([-1.0, 0.0, 4.0], z.dtype)
+    return mean, tf.broadcast_to(tf.constant([0.5, 1.0, 4.0], z.dtype), mean.shape), BYTES
+
+
+_PIXELS = Logit().forward(np.array([[0.0, 100.0, 255.0], [40.0, 130.0, 250.0]]), np.full((2, 3), 0.4))[0]
+
+
+def test_the_expected_precision_is_the_curvature_of_the_masses() -> None:
+    """The spread does not depend on z and the mean is a line, so what is expected is what there is."""
+    x, z = tf.constant(_PIXELS), tf.constant([[-3.0], [-0.3]], tf.float64)
+    step = 1e-3
+    below, here, above = (log_joint(z + shift, x, _line).numpy() for shift in (-step, 0.0, step))
+    curvature = -(below - 2 * here + above) / step**2
+    np.testing.assert_allclose(expected_precision(_line, z, None, x=x).numpy()[:, 0, 0], curvature, rtol=1e-4)
+    # Negative control: a point says more than all that is black.
+    points = expected_precision(lambda z: _line(z)[:2], z, None, x=x).numpy()[:, 0, 0]
+    assert points[0] > curvature[0] + 1.0
+
+
+def test_a_mode_is_where_the_posterior_is_highest() -> None:
+    x = tf.constant(_PIXELS, tf.float32)
+    grid = np.linspace(-3.0, 3.0, 6001)
+    heights = np.stack([
+        log_joint(tf.constant(grid[:, None]), tf.repeat(tf.constant(row[None]), len(grid), axis=0), _line).numpy()
+        for row in _PIXELS
+    ])  # fmt: skip
+    found = find_mode(_line, x, None, tf.zeros([2, 1])).z.numpy()[:, 0]
+    np.testing.assert_allclose(found, grid[heights.argmax(axis=1)], atol=5e-3)
+
+
+@pytest.mark.parametrize("n_classes", [0, 2])
+def test_starts_of_chains_are_judged_by_the_levels_too(n_classes: int) -> None:
+    bank = modes.bank_of(_line, tf.constant(np.linspace(-2.0, 2.0, 9)[:, None], tf.float32), n_classes)
+    assert bank.cells == BYTES
+    x = tf.constant(_PIXELS, tf.float32)
+    height, _ = modes._heights(bank, Target(x, None, tf.one_hot([1, 0], 2) if n_classes else None))
+    wanted = [log_likelihood(tf.repeat(x[row : row + 1], 9, axis=0), *_line(bank.z)) for row in range(2)]
+    np.testing.assert_allclose(height.numpy(), tf.stack(wanted).numpy(), rtol=1e-5)
 
 
 def test_draws_have_the_masses_of_the_levels_and_even_noise() -> None:
@@ -99,3 +215,5 @@ def test_a_decoder_of_images_has_them_if_it_is_told_of_levels() -> None:
     np.testing.assert_array_equal(plain[0], told[0])
     with pytest.raises(ValueError, match="expected levels of the pixels of a decoder alone"):
         NetworkSpec(2, 3, levels=256)
+    with pytest.raises(ValueError, match="expected levels of 0 or 256, got 1"):
+        NetworkSpec(**vars(points) | {"levels": 1})

@@ -1,20 +1,22 @@
 """The cells of columns: from the training rows into the network's description, and back from the file."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import fake_training
 from bayesnde_cli.artifacts.arrays import read_arrays, write_arrays
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.data.kinds import Kind
-from bayesnde_cli.data.scaling import Affine, Noise
+from bayesnde_cli.data.scaling import Affine, Logit, Noise
 from bayesnde_cli.data.schema import Feature
 from bayesnde_cli.errors import BadArtifact
-from bayesnde_cli.model.cells import END, ColumnCells, joined_cells
+from bayesnde_cli.model.cells import END, ColumnCells, LevelCells, joined_cells
 from bayesnde_cli.stages.reading import read_schema
 from bayesnde_cli.stages.training.noisy_values import _column_cells, read_noisy_values
 from bayesnde_cli.stages.training.rows import read_rows
@@ -109,6 +111,19 @@ def test_noise_at_the_very_end_of_a_cell_does_not_leave_it_in_float32(
         assert len({*lower}) == 3
 
 
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+@pytest.mark.parametrize("far", [2.0**-53, 1e-9, 1e-7, 1e-5])
+def test_nor_does_that_of_a_pixel(dtype: tf.DType, far: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    values, pixel = np.repeat(np.arange(256.0), 2), Feature("px_1_1", Kind.LATTICE, (), Logit())
+    monkeypatch.setattr("bayesnde_cli.data.schema.noise_fractions", lambda *_: np.tile([far, 1.0 - far], 256))
+    x = pixel.scale(values, np.arange(512), 1)[0].astype(np.float32)
+    assert (pixel.map.to_value(pixel.map.inverse(x.astype(float))) == values).all()
+    for find in (LevelCells(256.0).find, tf.function(LevelCells(256.0).find, jit_compile=True)):
+        lower = find(tf.constant(x, dtype)).lower.numpy()
+        assert (lower[::2] == lower[1::2]).all()
+        assert len({*lower}) == 256
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with a warm start."""
@@ -125,6 +140,8 @@ def test_cells_are_stored_with_the_network(trained: Path) -> None:
     stored = read_networks(RunLayout(trained), "warmstart")
     assert stored.decoder.cells == _cells(trained)
     assert stored.encoder.cells == ()
+    manifest = json.loads((trained / "warmstart/manifest.json").read_text())
+    assert "levels" not in manifest["identity"]["settings"]  # of images: tables are what they always were
 
 
 def test_a_network_may_do_without(trained: Path, bayesnde: Callable, tmp_path: Path) -> None:

@@ -67,19 +67,6 @@ def test_rows_without_an_estimate_are_counted_and_left_out_of_the_mean(
     assert f"{len(log_density)} rows, mean log-density not finite (units of the file; without " in lost.out
 
 
-def test_a_set_that_was_begun_with_other_columns_is_not_gone_on_with(
-    bayesnde: Callable, engines: list, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as older:
-        older.setattr("bayesnde_cli.stages.scoring.job.DENSITY_VERSION", 1)
-        assert bayesnde("density", "--run", run, *SMALL, "--shard", "1/2").code == 0
-    outcome = bayesnde("density", "--run", run, *SMALL)
-    assert outcome.code == 2
-    assert "settings.table_version: 1 -> 2" in outcome.err
-    assert bayesnde("density", "--run", run, *SMALL, "--restart").code == 0
-    assert "mc_se_is" in pq.read_table(run / "density/test/density.parquet").column_names
-
-
 def test_again_is_up_to_date_and_other_settings_are_listed(bayesnde: Callable, engines: list, run: Path) -> None:
     first = bayesnde("density", "--run", run, *SMALL)
     again = bayesnde("density", "--run", run, *SMALL, "--threads", "1")

@@ -110,8 +110,8 @@ class WarmstartConfig(TrainingConfig):
         f"{IMAGES['latent_dim']}.", minimum=1, panel="Model",
     )  # fmt: skip
     cells: bool = setting(
-        True, "Lattice and categorical columns, and pixels: the likelihood of a value's whole cell, not of the point "
-        "in it where the noise fell.", panel="Model",
+        True, "Lattice and categorical columns, and pixels of images: the likelihood of a value's whole cell, not of "
+        "the point in it where the noise fell.", panel="Model",
     )  # fmt: skip
     width: int | None = setting(
         None, f"Width of the networks. By default {LARGE_TABLE['width']}, or {SMALL_TABLE['width']} for fewer than "

@@ -21,6 +21,8 @@ SCHEMA_VERSION = 1
 
 # The share of a cell, at both ends, in which rounding to float32 is looked at.
 _EDGE = 1e-3
+# Beside an edge at 0 the next number is so small that processors may take it for 0.
+_LEAST_STEP = np.float32(1e-12)
 # The log-Jacobian is stored on this grid (nats): the last bits of one machine's exp and log never reach the file.
 _JACOBIAN_DECIMALS = 9
 
@@ -81,10 +83,11 @@ class Feature:
         fraction = noise_fractions(self.name, row_ids, seed)
         u, log_slope = self.map.forward(values, fraction)
         at_edge = np.flatnonzero(np.minimum(fraction, 1.0 - fraction) < _EDGE)
-        if len(at_edge) and noise_inside(self.map) is not None:
+        if len(at_edge) and (isinstance(self.map, Logit) or noise_inside(self.map) is not None):
             # The model finds a value's cell by where it lies: float32 must not round it into the next one.
             lower, upper = (edge.astype(np.float32) for edge in self.cells(values[at_edge]))
-            first, last = np.nextafter(lower, np.float32(np.inf)), np.nextafter(upper, np.float32(-np.inf))
+            first = np.maximum(np.nextafter(lower, np.float32(np.inf)), lower + _LEAST_STEP)
+            last = np.minimum(np.nextafter(upper, np.float32(-np.inf)), upper - _LEAST_STEP)
             u[at_edge] = np.where(first <= last, np.clip(u[at_edge], first, last), u[at_edge])
         return u, log_slope
 

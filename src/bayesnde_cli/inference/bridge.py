@@ -38,6 +38,11 @@ class Bridge(NamedTuple):
     n_iterations: np.ndarray
     is_converged: np.ndarray
 
+    @property
+    def larger_se_is(self) -> np.ndarray:
+        """Of importance sampling, the larger one of both errors: chains may know of a place that its draws do not."""
+        return np.maximum(self.se_is, self.se_is_by_chains)
+
 
 def bridge(chain_ratios: np.ndarray, proposal_ratios: np.ndarray, n_effective: np.ndarray) -> Bridge:
     """The estimates from log l at the draws of the chains (rows, chains, draws) and of the proposal (rows, draws).

@@ -192,7 +192,7 @@ class Engine:
             "log_density_scaled": found.log_z,
             "mc_se": found.se,
             "log_density_is": found.log_z_is,
-            "mc_se_is": np.maximum(found.se_is, found.se_is_by_chains),
+            "mc_se_is": found.larger_se_is,
             "overlap": found.overlap,
             **own,
             "acceptance": draws.acceptance.astype(np.float64),

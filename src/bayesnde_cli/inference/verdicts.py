@@ -50,8 +50,8 @@ def verdicts(found: "Bridge", own: dict[str, np.ndarray], target_se: float) -> n
     by_chance = -np.expm1(np.log(_CHANCE) / (0.5 * np.maximum(own["ess_min"], LEAST_ESS)))
     is_unseen = found.unseen > np.maximum(MOST_UNSEEN, by_chance)
     is_unseen |= found.se_is_by_chains > _MOST_SE_BY_CHAINS
-    # By its own draws and by those of the chains, who may know of a place that it does not; and modes were looked for.
-    is_exact = np.maximum(found.se_is, found.se_is_by_chains) <= min(target_se, _MOST_SE_OF_EXACT)
+    # By its own draws and by those of the chains; and modes were looked for.
+    is_exact = found.larger_se_is <= min(target_se, _MOST_SE_OF_EXACT)
     is_exact &= np.isfinite(own["missed_mass"])
     most_rhat = np.where(is_exact, MOST_RHAT_OF_WITNESSES, MOST_RHAT)
     least_ess = np.where(is_exact, LEAST_ESS_OF_WITNESSES, LEAST_ESS)

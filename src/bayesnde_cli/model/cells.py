@@ -25,6 +25,8 @@ _FAR = -10.0
 # Nothing lies beyond: cells that reach to infinity end here.
 END = 100.0
 _NOWHERE = 2.0 * END
+# The same of pixels, whose ends of the line are levels like others: a model may be far more sure of black than that.
+LEVELS_END = 1e4
 # Beyond so many standard deviations a cell says nearly as much of the mean as a point.
 _FAR_END = 15.0
 
@@ -116,7 +118,7 @@ class LevelCells(NamedTuple):
     def find(self, x: tf.Tensor) -> FoundCells:
         """The cell that each place lies in. x (…, p)."""
         n_levels, level = tf.cast(self.n_levels, x.dtype), self._level(x)
-        end = tf.constant(END, x.dtype)
+        end = tf.constant(LEVELS_END, x.dtype)
         is_first, is_last = level < 0.5, level > n_levels - 1.5
         inner = tf.maximum(level, 1.0), tf.minimum(level + 1.0, n_levels - 1.0)
         lower, upper = (tf.math.log(edge) - tf.math.log(n_levels - edge) for edge in inner)
@@ -133,9 +135,10 @@ class LevelCells(NamedTuple):
         return tf.math.log(level + uniform) - tf.math.log((n_levels - 1.0 - level) + (1.0 - uniform))
 
     def _level(self, x: tf.Tensor) -> tf.Tensor:
-        n_levels = tf.cast(self.n_levels, x.dtype)
-        level = tf.floor(n_levels * tf.sigmoid(x))
-        return tf.where(tf.math.is_nan(x), tf.zeros_like(x), tf.clip_by_value(level, 0.0, n_levels - 1.0))
+        # In float64 always: at the end of a cell two precisions would find two levels.
+        level = tf.floor(self.n_levels * tf.sigmoid(tf.cast(x, tf.float64)))
+        level = tf.cast(tf.clip_by_value(level, 0.0, self.n_levels - 1.0), x.dtype)
+        return tf.where(tf.math.is_nan(x), tf.zeros_like(x), level)
 
 
 Cells = ValueCells | LevelCells

@@ -39,6 +39,8 @@ Kind = Literal["mlp", "residual", "to_image", "from_image"]
 MLP_MAX_COLUMNS = 10
 # Channels of the last layers of a decoder of images, and of the first of an encoder, in the paper.
 IMAGE_CHANNELS = 32
+# Of pixels: points, or bytes.
+_LEVELS = (0, 256)
 
 
 def regime(n_columns: int) -> Kind:
@@ -77,8 +79,10 @@ class NetworkSpec:
             raise ValueError(f"expected an activation among {', '.join(ACTIVATIONS)}, got {self.activation!r}")
         if self.cells and len(self.cells) != self.n_out:
             raise ValueError(f"expected cells for each of {self.n_out} columns, got {len(self.cells)}")
-        if self.levels and (self.kind != "to_image" or self.levels < 2):
+        if self.levels and self.kind != "to_image":
             raise ValueError(f"expected levels of the pixels of a decoder alone, got {self}")
+        if self.levels not in _LEVELS:
+            raise ValueError(f"expected levels of {' or '.join(map(str, _LEVELS))}, got {self.levels!r}")
         if min(self.n_in, self.n_out, self.width, self.depth) < 1:
             raise ValueError(f"expected sizes of at least 1, got {self}")
 

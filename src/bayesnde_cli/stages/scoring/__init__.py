@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from bayesnde_cli.artifacts import manifest as manifests
+from bayesnde_cli.artifacts import plan as plans
 from bayesnde_cli.artifacts import shards
 from bayesnde_cli.artifacts.atomic import sweep
 from bayesnde_cli.artifacts.layout import RunLayout
@@ -14,13 +15,14 @@ from bayesnde_cli.artifacts.shards import ArrayTask, Shard
 from bayesnde_cli.artifacts.tables import Stamp
 from bayesnde_cli.config import DensityConfig, PosteriorConfig
 from bayesnde_cli.data.roles import match_columns
+from bayesnde_cli.errors import BadUsage
 from bayesnde_cli.stages.outputs import no_empty_folders, tidy
 from bayesnde_cli.stages.reporting import Report
 from bayesnde_cli.stages.scoring.combining import combined
 from bayesnde_cli.stages.scoring.density_table import DENSITY_SCHEMA, DENSITY_VERSION, density_columns
 from bayesnde_cli.stages.scoring.engine import EngineFactory, LazyEngine, open_engine
 from bayesnde_cli.stages.scoring.export import export_draws, require_writer
-from bayesnde_cli.stages.scoring.job import Asked, Job, is_up_to_date, make_job
+from bayesnde_cli.stages.scoring.job import Asked, Job, is_up_to_date, make_job, refuse_earlier
 from bayesnde_cli.stages.scoring.outcomes import CHAIN_RESULT, DENSITY_RESULT, Drawn, Scored, ShardDone
 from bayesnde_cli.stages.scoring.rows import SetRows, open_rows
 from bayesnde_cli.stages.scoring.sharing import share
@@ -74,7 +76,9 @@ def score(
         if is_done:
             tidy(layout, job.stage, job.set_name)
         if is_done and not config.keep_draws:
-            return _scored(job, report, _chosen(columns, _columns_of(job)), is_up_to_date=True)
+            return _scored(job, report, _chosen_of_table(job, columns), is_up_to_date=True)
+        if is_done and (path := layout.plan_file(job.stage, job.set_name)).exists():
+            refuse_earlier(job, plans.read(path))  # its draws may have been others
         rows = open_rows(job, report)
         chosen = _chosen(columns, density_columns(rows.label_fields).names)
         plan = _joined(job, rows, report)
@@ -163,13 +167,28 @@ def _shard_done(work: Work, shard: Shard) -> ShardDone:
 
 def _chosen(wanted: Sequence[str], names: Sequence[str]) -> list[str]:
     """The columns that the user wants, in the order in which he named them."""
-    pieces = [piece.strip() for item in wanted for piece in item.split(",")]
-    found = [name for piece in pieces for name in match_columns([piece], names, option="--columns")]
+    found = [name for piece in _pieces(wanted) for name in match_columns([piece], names, option="--columns")]
     return list(dict.fromkeys(found)) or list(names)
 
 
-def _columns_of(job: Job) -> list[str]:
-    return column_names(job.layout.density_file(job.set_name), Stamp(DENSITY_SCHEMA, DENSITY_VERSION, job.run_id))
+def _chosen_of_table(job: Job, wanted: Sequence[str]) -> list[str]:
+    """The same of a table that is there, which an earlier bayesnde may have made with fewer columns."""
+    names = column_names(job.layout.density_file(job.set_name), Stamp(DENSITY_SCHEMA, DENSITY_VERSION, job.run_id))
+    lacking = [name for name in density_columns([]).names if name not in names]
+    for name in _pieces(wanted):
+        if name in lacking:
+            label = job.layout.label(job.stage, job.set_name)
+            raise BadUsage(
+                f"--columns: {label} has no column '{name}'",
+                found=f"{label} was made by an earlier bayesnde, whose tables had none",
+                hint=f"run `{job.layout.command(job.stage, job.set_name, '--restart')}` with the same options to make "
+                "it again, or leave the column out",
+            )
+    return _chosen(wanted, names)
+
+
+def _pieces(wanted: Sequence[str]) -> list[str]:
+    return [piece.strip() for item in wanted for piece in item.split(",")]
 
 
 def _manifest(job: Job) -> Manifest:

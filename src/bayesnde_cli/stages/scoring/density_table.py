@@ -1,15 +1,18 @@
 """The density of rows as a table: the columns of `density.parquet`."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from bayesnde_cli.inference.verdicts import NO_CELLS
-from bayesnde_cli.stages.scoring.job import DENSITY_VERSION as DENSITY_VERSION
-from bayesnde_cli.stages.scoring.rows import BlockRows
 
-DENSITY_SCHEMA = "density"
+if TYPE_CHECKING:
+    from bayesnde_cli.stages.scoring.rows import BlockRows
+
+# A table of an earlier version is read, and lacks columns; a set that was begun with one is not gone on with.
+DENSITY_SCHEMA, DENSITY_VERSION = "density", 2  # 2: mc_se_is
 # The figures of the engine, in the order of the table.
 _FIGURES = {
     "log_density_scaled": pa.float64(),
@@ -54,7 +57,7 @@ def density_columns(labels: Sequence[pa.Field]) -> pa.Schema:
     )
 
 
-def density_table(rows: BlockRows, figures: dict[str, np.ndarray], columns: pa.Schema) -> pa.Table:
+def density_table(rows: "BlockRows", figures: dict[str, np.ndarray], columns: pa.Schema) -> pa.Table:
     """The rows of a block with their figures; arrays may be longer, by the rows that fill the block up.
 
     log_density, log_density_is: log p(observed cells) in the units of the file, the log-Jacobian included.

@@ -19,8 +19,9 @@ from bayesnde_cli.artifacts.shards import ArrayTask, Shard
 from bayesnde_cli.artifacts.upstream import refuse_stale, require, stale_inputs
 from bayesnde_cli.config import PosteriorConfig
 from bayesnde_cli.data.readers import Source, TextFormat, sources_of
-from bayesnde_cli.errors import BadArtifact, StageBusy
+from bayesnde_cli.errors import BadArtifact, SettingsDiffer, StageBusy
 from bayesnde_cli.stages.reading import describe_sources, read_schema, text_format
+from bayesnde_cli.stages.scoring.density_table import DENSITY_VERSION
 from bayesnde_cli.stages.scoring.sharing import POLL_SECONDS
 from bayesnde_cli.stages.scoring.sizes import settled
 
@@ -28,8 +29,8 @@ from bayesnde_cli.stages.scoring.sizes import settled
 _READ = {"prepare": ("schema.json",), "refine": ("weights/model.npz", "latents.parquet")}
 # Settings that a plan has fields of its own for.
 _IN_PLAN = ("seed", "block_rows")
-# Of the columns of densities, and of the rules of their verdicts. A set that was begun by others is not gone on with.
-DENSITY_VERSION = 2  # 2: mc_se_is; chains as witnesses of importance sampling
+# The setting of a plan that says with which columns densities were begun; the first plans had none.
+_TABLE_VERSION = "table_version"
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Job:
         """The blocks of the set, if it has so many rows."""
         settings = {name: value for name, value in self.config.identity().items() if name not in _IN_PLAN}
         if self.stage == "density":
-            settings["table_version"] = DENSITY_VERSION
+            settings[_TABLE_VERSION] = DENSITY_VERSION
         assert self.config.block_rows is not None
         return Plan(
             self.stage, self.set_name, self.run_id, n_rows=n_rows, block_rows=self.config.block_rows, seed=self.seed,
@@ -157,9 +158,23 @@ def is_up_to_date(job: Job, *, is_restart: bool) -> bool:
         found = plans.read(plan_file)
         changed = [name for name, digest in job.hashes.items() if found.inputs.get(name) != digest]
         refuse_stale(layout, stage, set_name, job.not_as_read(changed))
+        refuse_earlier(job, found)
         if differences := _differences(found, job):
             raise settings_differ(layout, stage, set_name, differences)
     return False
+
+
+def refuse_earlier(job: Job, found: Plan) -> None:
+    """Raise `SettingsDiffer` if the plan of densities is that of an earlier bayesnde, with other columns."""
+    version = found.settings.get(_TABLE_VERSION, 1)
+    if job.stage == "density" and version in range(1, DENSITY_VERSION):
+        layout, stage, set_name = job.layout, job.stage, job.set_name
+        is_complete = layout.manifest_file(stage, set_name).exists()
+        raise SettingsDiffer(
+            f"{layout.label(stage, set_name)} was {'made' if is_complete else 'begun'} by an earlier bayesnde",
+            found=f"its tables: version {version}, those of this bayesnde: version {DENSITY_VERSION}",
+            hint=f"run `{layout.command(stage, set_name, '--restart')}` with the same options to make it again",
+        )
 
 
 def _remove(job: Job) -> None:

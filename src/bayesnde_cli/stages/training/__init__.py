@@ -9,7 +9,9 @@ from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.manifest import Manifest, StageState
 from bayesnde_cli.artifacts.upstream import require
 from bayesnde_cli.config import RefineConfig, TrainingConfig, WarmstartConfig
+from bayesnde_cli.data.image import N_LEVELS
 from bayesnde_cli.stages.outputs import tidy, workplace
+from bayesnde_cli.stages.reading import read_schema
 from bayesnde_cli.stages.reporting import Report
 
 # Of the outputs of a stage, those that decide what a training stage makes.
@@ -68,7 +70,8 @@ def _run(
         for name, manifest in upstream.items()
         for output in _READ[name]
     }
-    identity = {"settings": config.identity(), "inputs": {name: entry["sha256"] for name, entry in inputs.items()}}
+    hashes = {name: entry["sha256"] for name, entry in inputs.items()}
+    identity = {"settings": config.identity() | _likelihood(layout, config), "inputs": hashes}
     if not is_restart and manifests.stage_state(layout, stage, identity) is StageState.UP_TO_DATE:
         tidy(layout, stage)
         forget_leftover(layout, stage, identity)
@@ -94,6 +97,12 @@ def _run(
         )  # fmt: skip
         forget_checkpoint(layout, stage)
     return _trained(layout, manifest, is_up_to_date=False)
+
+
+def _likelihood(layout: RunLayout, config: TrainingConfig) -> dict[str, int]:
+    """What `cells` means for images: the first ones that were trained with it had points all the same."""
+    is_of_levels = isinstance(config, WarmstartConfig) and config.cells and read_schema(layout).image is not None
+    return {"levels": N_LEVELS} if is_of_levels else {}
 
 
 def _trained(layout: RunLayout, manifest: Manifest, *, is_up_to_date: bool) -> Trained:

@@ -81,12 +81,6 @@ def test_evaluated_rows_have_no_say(fitted: FittedRoundtrip) -> None:
     assert np.array_equal(fitted.score(others)[:64], before[:64])
 
 
-def test_the_same_seed_gives_the_same_numbers(fitted: FittedRoundtrip) -> None:
-    again = roundtrip(TRAIN, VALIDATION, 1, config=SMALL, n_draws=1000)
-    assert again.chosen == fitted.chosen
-    assert np.array_equal(again.score(EVALUATED), fitted.score(EVALUATED))
-
-
 def test_with_classes_the_fit_is_conditional() -> None:
     def part(n: int, seed: int) -> Part:
         plain = _part(n, seed).cells
@@ -144,7 +138,7 @@ def test_training_that_fails_at_once_is_an_error_with_a_way_out() -> None:
     assert caught.value.exit_code == 4
 
 
-def test_a_training_that_was_stopped_goes_on_to_the_same_numbers(
+def test_a_training_that_was_stopped_goes_on_to_the_same_numbers_of_the_same_seed(
     fitted: FittedRoundtrip, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept, "_SECONDS_BETWEEN", 0.0)

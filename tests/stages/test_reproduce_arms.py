@@ -205,9 +205,8 @@ def test_what_an_ablation_takes_away_cannot_be_put_back_and_is_told_before_the_f
     assert bayesnde("reproduce", "ablation-2d", "--set", "warmstart.egm_steps=6000", "-q") == (
         2,
         "",
-        "error: this recipe is that of warmstart.egm_steps=1, and it cannot be set to anything else\n"
-        "  --set warmstart.egm_steps=6000\n"
-        "hint: leave it out; recipes with and without it are run one by one, with --recipe\n",
+        "error: paper-no-warm-start is the recipe with warmstart.egm_steps=1, warmstart.checks=1, which cannot be "
+        "changed\n  --set warmstart.egm_steps=6000\nhint: leave it out, or name the other recipes with --recipe\n",
     )
     assert not Path("run").exists()
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from bayesnde_cli import __version__
 from bayesnde_cli.evaluation.baselines.parts import Part
 
 # Between two times that a state is kept, at least: a quick fit is not slowed by it.
@@ -42,7 +43,8 @@ class KeptState:
 
 
 def _digest(settings: object, parts: tuple[Part, ...]) -> str:
-    digest = hashlib.sha256(repr(settings).encode())
+    """Of settings and rows; another bayesnde, whose states may be others, has another one."""
+    digest = hashlib.sha256(repr((settings, __version__)).encode())
     for part in parts:
         for array in (part.cells, part.classes):
             found = np.ascontiguousarray([] if array is None else array)

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bayesnde_cli import __version__
 from bayesnde_cli.config import WarmstartConfig
 from bayesnde_cli.errors import NumericalFailure
 from bayesnde_cli.evaluation.baselines import Part
@@ -71,7 +70,7 @@ def roundtrip(
     def judge(weights: Parameters) -> Choice:
         return estimator.choose(weights, judged, judged_y, seed=derive_seed(seed, "validation"))
 
-    kept = KeptState(keeper, ("roundtrip", config, seed, __version__), train, validation)
+    kept = KeptState(keeper, ("roundtrip", config, seed), train, validation)
     looks = _looks(phase, first_weights(config, networks), rows, config, judge, kept)
     best = max(looks, key=lambda look: look.choice.log_density)
 

@@ -12,7 +12,15 @@ from bayesnde_cli.artifacts.shards import Shard, blocks_of
 from bayesnde_cli.config import nearest_hint
 from bayesnde_cli.errors import BadUsage, SettingsDiffer
 from bayesnde_cli.stages.reporting import Report, aligned, duration
-from bayesnde_cli.stages.reproduce.experiments import ACCURACY, EXPERIMENTS, LOG_DENSITY, SECONDS, Experiment, typed
+from bayesnde_cli.stages.reproduce.experiments import (
+    ACCURACY,
+    EXPERIMENTS,
+    LOG_DENSITY,
+    SECONDS,
+    Experiment,
+    Recipe,
+    typed,
+)
 from bayesnde_cli.stages.reproduce.result import Result, read_result, write_result
 
 ALL = "all"
@@ -81,6 +89,7 @@ def run_reproduce(root: Path, experiment: Experiment, asked: Asked, report: Repo
     for method, seed in arms:  # bad settings of the last arm are told before the first one is run
         if method in experiment.recipes:
             recipe = experiment.recipes[method]
+            _refuse_settings_of_ablation(asked.settings, method, recipe)
             arm_settings(experiment, recipe, seed=seed, test_rows=asked.test_rows, more=asked.settings)
     require_packages([method for method, _ in arms if method not in experiment.recipes], "--method")
     if asked.is_download and arms:
@@ -225,6 +234,18 @@ def _refuse_settings_of_model(settings: Sequence[str], method: str) -> None:
             f"{method} scores with a model that is there",
             found=[f"--set {text} would change nothing" for text in idle],
             hint="set only what density and evaluate have",
+        )
+
+
+def _refuse_settings_of_ablation(settings: Sequence[str], method: str, recipe: Recipe) -> None:
+    """An ablation without what it takes away would be none."""
+    taken = {text.partition("=")[0]: text for text in recipe.fixed}
+    undone = [text for text in settings if text.partition("=")[0].strip().replace("-", "_") in taken]
+    if undone:
+        raise BadUsage(
+            f"{method} is the recipe with {', '.join(recipe.fixed)}, which cannot be changed",
+            found=[f"--set {text}" for text in undone],
+            hint="leave it out, or name the other recipes with --recipe",
         )
 
 

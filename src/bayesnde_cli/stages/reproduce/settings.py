@@ -13,7 +13,6 @@ from bayesnde_cli.config import (
     read_preset,
     resolve,
 )
-from bayesnde_cli.errors import BadUsage
 from bayesnde_cli.stages.fit import FitSettings
 from bayesnde_cli.stages.reproduce.experiments import Experiment, Recipe
 
@@ -27,7 +26,6 @@ def arm_settings(
 
     The environment has no say: an arm is what its command says.
     """
-    _refuse_fixed(recipe.fixed, more)
 
     def of(config_class: type[ConfigT]) -> ConfigT:
         having = [name for name in recipe.presets if config_class.stage in read_preset(name)]
@@ -55,16 +53,3 @@ def prepare_settings(experiment: Experiment, test_rows: int | None, settings: Se
     return resolve(
         PrepareConfig, flags={}, environ={}, preset=experiment.preset, assignments=[*limit, *settings]
     )  # fmt: skip
-
-
-def _refuse_fixed(fixed: Sequence[str], more: Sequence[str]) -> None:
-    """An ablation without what it takes away would be none."""
-    asked = {text.partition("=")[0].strip(): text for text in more}
-    for text in fixed:
-        name = text.partition("=")[0]
-        if name in asked:
-            raise BadUsage(
-                f"this recipe is that of {text}, and it cannot be set to anything else",
-                found=f"--set {asked[name]}",
-                hint="leave it out; recipes with and without it are run one by one, with --recipe",
-            )

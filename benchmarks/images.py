@@ -77,6 +77,7 @@ def measured(options: argparse.Namespace, tf: Any) -> Iterator[dict[str, Any]]:
     """The figures of every case that was asked for."""
     from dataclasses import replace
 
+    from bayesnde_cli.data.image import N_LEVELS
     from bayesnde_cli.model.decoder import image_decoder_spec
     from bayesnde_cli.model.encoder import image_encoder_spec
     from bayesnde_cli.model.networks import n_products
@@ -87,6 +88,7 @@ def measured(options: argparse.Namespace, tf: Any) -> Iterator[dict[str, Any]]:
         replace(spec(LATENTS, image, CLASSES), width=options.channels)
         for spec in (image_decoder_spec, image_encoder_spec)
     )
+    decoder = replace(decoder, levels=N_LEVELS, class_maps=True)  # as `warmstart` has it
     weights = initial_autoencoder(decoder, encoder, SEED)
     x = tf.random.stateless_normal([options.rows, options.size**2], [SEED, 1])
     y = tf.one_hot(tf.range(options.rows) % CLASSES, CLASSES)

@@ -103,6 +103,29 @@ def test_the_decoder_is_the_one_that_tensorflow_s_own_layers_make() -> None:
     np.testing.assert_allclose(Decoder(spec, parameters)(z, y)[0], expected, atol=1e-5)
 
 
+def test_with_class_maps_every_class_has_the_decoder_whose_map_is_the_common_one_plus_its_own() -> None:
+    plain = replace(image_decoder_spec(3, (8, 4, 2), 2), width=2)
+    spec = replace(plain, class_maps=True)
+    parameters = initial_parameters(spec, 0, "decoder")
+    common, of_y, own = tf.split(parameters["dense/kernel"], [3, 2, 6])
+    own = tf.reshape(own, [3, 2, -1])  # (latents, classes, …)
+    z, classes = _random(6, 3), np.array([0, 1, 1, 0, 1, 0])
+    found = Decoder(spec, parameters)(z, tf.one_hot(classes, 2))[0].numpy()
+    for index in range(2):
+        given = tf.one_hot(np.full(6, index), 2)
+        decoder = Decoder(plain, {**parameters, "dense/kernel": tf.concat([common + own[:, index], of_y], axis=0)})
+        expected = decoder(z, given)[0].numpy()
+        np.testing.assert_allclose(found[classes == index], expected[classes == index], atol=1e-5)
+        # Under the other class's map the same latents make other images.
+        assert (np.abs(found - expected)[classes != index].max(axis=1) > 1e-3).all()
+
+
+def test_class_maps_are_for_decoders_with_classes() -> None:
+    for spec in (image_decoder_spec(3, (8, 8, 1)), image_encoder_spec(3, (8, 8, 1), 2), NetworkSpec(3, 4, n_classes=2)):
+        with pytest.raises(ValueError, match="maps for each class of a decoder of images with classes alone"):
+            replace(spec, class_maps=True)
+
+
 def test_a_network_of_images_needs_an_image_and_its_pixels() -> None:
     with pytest.raises(ValueError, match="as many columns as the image has pixels"):
         NetworkSpec(3, 10, kind="to_image", image=(2, 2, 1))

@@ -26,7 +26,8 @@ def test_digits_are_told_apart(bayesnde: Callable, tmp_path: Path) -> None:
     ):
         outcome = bayesnde(*line, "--run", run)
         assert outcome.code == 0, outcome.err
-    assert read_networks(RunLayout(run), "refine").decoder.levels == 256  # pixels have cells
+    decoder = read_networks(RunLayout(run), "refine").decoder
+    assert (decoder.levels, decoder.class_maps) == (256, True)  # pixels have cells, classes their maps
     outcome = bayesnde("classify", "--effort", "quick", "--out", found, "--json", "--run", run)
     assert outcome.code == 0, outcome.err
     summary = json.loads(outcome.out)

@@ -1,13 +1,15 @@
 """A first look at classes: right where the truth is known, and careful about what it drops."""
 
+from dataclasses import replace
+
 import numpy as np
 import tensorflow as tf
 
 from bayesnde_cli.config import DensityConfig
 from bayesnde_cli.inference.block import Rows
 from bayesnde_cli.inference.engine import FittedModel
-from bayesnde_cli.model.encoder import Encoder, encoder_spec
-from bayesnde_cli.model.networks import initial_parameters
+from bayesnde_cli.model.encoder import Encoder, encoder_spec, image_encoder_spec
+from bayesnde_cli.model.networks import NetworkSpec, initial_parameters
 from bayesnde_cli.stages.scoring.by_class import ByClass, Effort, score_classes
 from bayesnde_cli.stages.scoring.engine import Opened
 from bayesnde_cli.stages.scoring.first_look import ClassScreen, FirstFigures, _estimates, in_the_running
@@ -16,6 +18,7 @@ from fake_engine import FakeEngine
 _LOADING = np.array([[1.0, 0.5, 0.0], [0.0, 0.7, 1.2]], np.float32)  # (d, p)
 _SHIFT = np.array([[0.0, 0.0, 0.0], [1.0, -1.0, 0.5], [40.0, 0.0, 0.0]], np.float32)  # (classes, p)
 _VARIANCE = 0.3
+_NO_GRADIENTS = np.zeros(0, np.int64)
 
 
 def _linear(z: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -23,8 +26,8 @@ def _linear(z: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return mean, tf.fill(tf.shape(mean), _VARIANCE)
 
 
-def _model() -> FittedModel:
-    spec = encoder_spec(2, 3, 3)
+def _model(spec: NetworkSpec | None = None) -> FittedModel:
+    spec = spec or encoder_spec(2, 3, 3)
     return FittedModel(_linear, 2, Encoder(spec, initial_parameters(spec, 1, "encoder")), n_classes=3, n_columns=3)
 
 
@@ -42,29 +45,47 @@ def test_a_first_look_is_right_for_a_linear_model_whatever_the_encoder_says() ->
     error = first.log_density - _truth(x)
     assert np.abs(error).max() < 0.5
     assert np.sqrt(np.mean((error / first.se) ** 2)) < 1.5
-    assert first.n_gradients % (3 * (1 + 2)) == 0  # classes, and a gradient and two slopes for each step
+    assert (first.n_gradients % (1 + 2) == 0).all()  # a gradient and two slopes for each step
+    assert (first.n_gradients >= 3 * 2 * (1 + 2)).all()  # of all classes
     again = ClassScreen(_model())(x, seed=3)
     assert all(np.array_equal(a, b) for a, b in zip(first[:2], again[:2], strict=True))
     assert not np.array_equal(first.log_density, ClassScreen(_model())(x, seed=4).log_density)
+
+
+def test_a_hopeless_class_of_an_image_stays_at_its_start_and_one_of_a_table_does_not() -> None:
+    x = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    table = ClassScreen(_model())(x, seed=3)
+    image = ClassScreen(_model(replace(image_encoder_spec(2, (1, 3, 1), 3), width=2)))(x, seed=3)
+    truth = _truth(x)
+    assert (truth[:, 2] < truth[:, :2].max(axis=1) - 400.0).all()  # the third class is far away
+    assert (image.se[:, 2] == 0.0).all()
+    assert (image.log_density[:, 2] < truth[:, 2] - 100.0).all()
+    assert (table.se > 0.0).all()
+    assert np.abs(table.log_density - truth).max() < 0.5
+    # The others are looked at as ever, and nothing is spent on the third.
+    assert (image.se[:, :2] > 0.0).all()
+    assert np.abs(image.log_density - truth)[:, :2].max() < 0.5
+    assert (image.n_gradients < table.n_gradients).all()
+    assert not in_the_running(image, np.full(3, 1.0 / 3.0))[:, 2].any()
 
 
 def test_a_class_is_dropped_only_far_below_the_best_its_prior_and_errors_counted() -> None:
     log_density = np.array([[0.0, -7.0, -9.0], [0.0, -21.0, -21.0], [0.0, np.nan, -1000.0], [-500.0, 0.0, -3.0]])
     se = np.array([[0.1, 0.1, 0.1], [0.1, 0.6, 0.1], [0.1, 0.1, np.nan], [0.1, 0.1, 0.1]])
     even = np.full(3, 1.0 / 3.0)
-    assert in_the_running(FirstFigures(log_density, se, 1), even).tolist() == [
+    assert in_the_running(FirstFigures(log_density, se, _NO_GRADIENTS), even).tolist() == [
         [True, True, False], [True, True, False], [True, True, True], [False, True, True],
     ]  # fmt: skip
     rare = np.array([0.5, 0.5 - 1e-12, 1e-12])  # nobody expects the third one
-    assert in_the_running(FirstFigures(log_density, se, 1), rare)[3].tolist() == [False, True, False]
-    assert in_the_running(FirstFigures(log_density, se, 1), np.array([0.0, 0.5, 0.5]))[1].tolist() == [
+    assert in_the_running(FirstFigures(log_density, se, _NO_GRADIENTS), rare)[3].tolist() == [False, True, False]
+    assert in_the_running(FirstFigures(log_density, se, _NO_GRADIENTS), np.array([0.0, 0.5, 0.5]))[1].tolist() == [
         False, True, True,
     ]  # fmt: skip
 
 
 def test_the_error_of_the_best_class_counts_as_well() -> None:
     log_density = np.array([[0.0, -8.0]])
-    doubtful, sure = (FirstFigures(log_density, np.array([[se, 0.1]]), 1) for se in (0.4, 0.1))
+    doubtful, sure = (FirstFigures(log_density, np.array([[se, 0.1]]), _NO_GRADIENTS) for se in (0.4, 0.1))
     assert in_the_running(doubtful, np.full(2, 0.5)).tolist() == [[True, True]]
     assert in_the_running(sure, np.full(2, 0.5)).tolist() == [[True, False]]
 
@@ -77,7 +98,7 @@ def test_the_mean_of_weights_and_its_error() -> None:
 
 def _scored(effort: Effort) -> tuple[FakeEngine, list, ByClass]:
     """Two rows: of the first, the look leaves one class; of the second, two. And where its estimates are kept."""
-    first = FirstFigures(np.array([[0.0, -50.0, -60.0], [0.0, -1.0, -90.0]]), np.full((2, 3), 0.1), 7)
+    first = FirstFigures(np.array([[0.0, -50.0, -60.0], [0.0, -1.0, -90.0]]), np.full((2, 3), 0.1), np.array([7, 9]))
     engine = FakeEngine(DensityConfig(chains=2, draws=4))
     rows = Rows(np.ones((2, 2), np.float32), None, None)
     opened = Opened(engine, "cpu", lambda x, seed: first)
@@ -98,7 +119,7 @@ def test_quickly_the_first_look_decides_and_rivals_are_in_doubt() -> None:
     engine, is_first, found = _scored(Effort.QUICK)
     assert is_first == [[True, True, True], [True, True, True]]
     assert engine.n_real == []
-    assert found.n_gradients.tolist() == [7, 7]
+    assert found.n_gradients.tolist() == [7, 9]
     assert found.reliable.tolist() == [[True, False, False], [False, False, False]]
 
 

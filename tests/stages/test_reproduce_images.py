@@ -35,7 +35,8 @@ class _Look:
         self.n_blocks += 1
         if self.n_blocks == self._fails_at:
             raise KeyboardInterrupt
-        return FirstFigures(np.tile(-100.0 * np.arange(10.0), (len(x), 1)), np.full((len(x), 10), 0.1), 990)
+        log_density, se = np.tile(-100.0 * np.arange(10.0), (len(x), 1)), np.full((len(x), 10), 0.1)
+        return FirstFigures(log_density, se, np.full(len(x), 990))
 
 
 @pytest.fixture

@@ -17,9 +17,11 @@ def test_few_rows_get_small_networks_and_weight_decay(n_rows: int, usual: dict) 
 
 
 def test_what_was_set_stays() -> None:
-    config = WarmstartConfig(width=7, depth=3, weight_decay=0.0, validation_rows=9, generated_rows=99, latent_dim=4)
+    config = WarmstartConfig(
+        width=7, depth=3, weight_decay=0.0, validation_rows=9, generated_rows=99, latent_dim=4, class_maps=False
+    )
     assert sized(config, 100) == config
-    assert sized(config, 100, are_images=True) == config
+    assert sized(config, 100, are_images=True, n_classes=2) == config
 
 
 def test_images_have_the_paper_s_networks_and_latents_however_few_they_are() -> None:

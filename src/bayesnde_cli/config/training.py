@@ -26,6 +26,10 @@ IMAGES: dict[str, Any] = {
 }  # fmt: skip
 
 
+# Classes of images, at most, that have maps of the latents of their own unless that is set: weights grow with them.
+MOST_MAPPED_CLASSES = 100
+
+
 @dataclass(frozen=True)
 class TrainingConfig(StageConfig):
     """What the two training stages have in common."""
@@ -112,6 +116,10 @@ class WarmstartConfig(TrainingConfig):
     cells: bool = setting(
         True, "Lattice and categorical columns, and pixels of images: the likelihood of a value's whole cell, not of "
         "the point in it where the noise fell.", panel="Model",
+    )  # fmt: skip
+    class_maps: bool | None = setting(
+        None, "Images with a condition: every class has a map of the latents of its own in the decoder's first layer. "
+        f"By default for up to {MOST_MAPPED_CLASSES} classes; the paper has one map for all.", panel="Model",
     )  # fmt: skip
     width: int | None = setting(
         None, f"Width of the networks. By default {LARGE_TABLE['width']}, or {SMALL_TABLE['width']} for fewer than "

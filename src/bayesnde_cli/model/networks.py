@@ -67,6 +67,7 @@ class NetworkSpec:
     image: tuple[int, int, int] | None = None  # height, width and channels of what a network of images makes or sees
     cells: tuple[ColumnCells, ...] = ()  # of each column that a decoder makes; none for any, unless given
     levels: int = 0  # of the pixels that a decoder makes, which then have their cells; 0: they are points
+    class_maps: bool = False  # whether a decoder of images has a map of the latents for each class
 
     def __post_init__(self) -> None:
         if self.kind not in (*_TRUNKS, *_OF_IMAGES):
@@ -83,6 +84,8 @@ class NetworkSpec:
             raise ValueError(f"expected levels of the pixels of a decoder alone, got {self}")
         if self.levels not in _LEVELS:
             raise ValueError(f"expected levels of {' or '.join(map(str, _LEVELS))}, got {self.levels!r}")
+        if self.class_maps and (self.kind != "to_image" or not self.n_classes):
+            raise ValueError(f"expected maps for each class of a decoder of images with classes alone, got {self}")
         if min(self.n_in, self.n_out, self.width, self.depth) < 1:
             raise ValueError(f"expected sizes of at least 1, got {self}")
 

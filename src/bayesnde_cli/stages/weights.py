@@ -47,7 +47,7 @@ def _spec(path: Path, network: str, stored: Any, *, n_arrays: int) -> NetworkSpe
         sizes = (spec.n_in, spec.n_out, spec.n_classes, spec.width, spec.depth, spec.levels, *(spec.image or ()))
         # A layer has two arrays at least: whoever says more layers than that would have us count them.
         is_sound = all(is_count(size) for size in sizes) and spec.depth <= n_arrays
-        is_sound = is_sound and all(isinstance(head, str) for head in spec.heads)
+        is_sound = is_sound and all(isinstance(head, str) for head in spec.heads) and isinstance(spec.class_maps, bool)
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, f"{network} is {stored!r}: {error}") from error
     if not is_sound:

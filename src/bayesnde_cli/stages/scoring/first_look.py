@@ -2,7 +2,7 @@
 
 Importance sampling around the mode of each class's latent posterior, as training has it. The classes share their
 starts: a latent is a style rather than a class, so for each class the encoder's points under all of them are tried, and
-the climb begins at the likeliest.
+the climb begins at the likeliest. Of images, classes whose likeliest start is hopeless are left there.
 """
 
 from typing import NamedTuple, Protocol
@@ -13,6 +13,7 @@ import tensorflow as tf
 from bayesnde_cli.inference.engine import FittedModel
 from bayesnde_cli.model.encoder import Encoder, Proposal
 from bayesnde_cli.model.likelihood import log_joint
+from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.training.marginal import log_marginal_weights
 
 # Draws of each row under each class, and rows that go together, or as many as have so many cells.
@@ -23,14 +24,17 @@ _ROWS, _CELLS = 32, 30_000
 # Its probability is then below 0.001, too.
 _MARGIN, _ERRORS = 7.0, 4.0
 _POOR_SE, _POOR_MARGIN = 0.5, 20.0
+# Classes of an image stay at their start if it is this many nats below the best one. Of tables none does: where columns
+# are functions of others, a good class may begin anywhere.
+_HOPELESS = 400.0
 
 
 class FirstFigures(NamedTuple):
-    """What a first look finds."""
+    """What a first look finds; of classes that are left at their start, log p(x, z) there, with an error of 0."""
 
     log_density: np.ndarray  # (rows, classes) float64, in the model's space
     se: np.ndarray  # (rows, classes) their Monte-Carlo standard errors
-    n_gradients: int  # of each row, under all classes
+    n_gradients: np.ndarray  # (rows,) int64, under all classes
 
 
 class FirstLook(Protocol):
@@ -46,48 +50,63 @@ class ClassScreen:
         assert isinstance(model.encoder, Encoder)
         self._model, self._encoder = model, model.encoder
         self._n_rows = max(1, min(_ROWS, _CELLS // model.n_columns))
+        self._hopeless = np.inf if self._encoder.spec.image is None else _HOPELESS
         self._starts = tf.function(self._started, jit_compile=True, autograph=False)
         self._weigh = tf.function(self._weights, jit_compile=True, autograph=False)
 
     def __call__(self, x: np.ndarray, seed: int) -> FirstFigures:
-        found: list[tuple[np.ndarray, np.ndarray]] = []
-        n_climbs = 0
-        n_classes, n_rows = self._model.n_classes, self._n_rows
-        for block, start in enumerate(range(0, len(x), n_rows)):
-            n_real = min(n_rows, len(x) - start)
-            rows = tf.constant(np.resize(x[start : start + n_real], (n_rows, x.shape[1])))
-            mean, sd = self._starts(rows)
-            made = []
-            for index in range(n_classes):
-                address = tf.constant([seed % 2**31, block * n_classes + index], tf.int32)
-                log_weights, climbs = self._weigh(rows, tf.constant(index), mean, sd[:, index], address)
-                made.append(_estimates(log_weights.numpy()[:n_real]))
-                n_climbs = max(n_climbs, int(climbs))
-            found.append(tuple(np.stack(part, axis=1) for part in zip(*made, strict=True)))  # type: ignore[arg-type]
-        log_density, se = (np.concatenate(part) for part in zip(*found, strict=True))
-        # A climb is a gradient, and a slope along every latent.
-        n_gradients = n_classes * (n_climbs + 1) * (1 + self._model.latent_dim)
+        n_rows = self._n_rows
+        blocks = [
+            self._block(x[start : start + n_rows], derive_seed(seed, "block", start // n_rows))
+            for start in range(0, len(x), n_rows)
+        ]
+        return FirstFigures(*(np.concatenate(part) for part in zip(*blocks, strict=True)))
+
+    def _block(self, x: np.ndarray, seed: int) -> FirstFigures:
+        """The figures of no more rows than go together."""
+        n_classes, n_rows, d = self._model.n_classes, self._n_rows, self._model.latent_dim
+        filled = tf.constant(np.resize(x, (n_rows, x.shape[1])))
+        start, sd, height = (part.numpy()[: len(x)] for part in self._starts(filled))
+        with np.errstate(invalid="ignore"):
+            best = np.where(np.isfinite(height), height, -np.inf).max(axis=1, keepdims=True)
+            of_row, of_class = np.nonzero(~(height < best - self._hopeless))  # one without a number is climbed for
+        log_density, se, n_gradients = height.astype(np.float64), np.zeros(height.shape), np.zeros(len(x), np.int64)
+        for index, first in enumerate(range(0, len(of_row), n_rows)):
+            pairs = of_row[first : first + n_rows], of_class[first : first + n_rows]
+            rows, classes = (np.resize(part, n_rows) for part in pairs)
+            y = np.eye(n_classes, dtype=np.float32)[classes]
+            address = tf.constant([seed % 2**31, index], tf.int32)
+            given = (tf.constant(part) for part in (x[rows], y, start[rows, classes], sd[rows, classes]))
+            log_weights, n_climbs = self._weigh(*given, address)
+            log_density[pairs], se[pairs] = _estimates(log_weights.numpy()[: len(pairs[0])])
+            # A climb is a gradient, and a slope along every latent.
+            np.add.at(n_gradients, pairs[0], (int(n_climbs) + 1) * (1 + d))
         return FirstFigures(log_density, se, n_gradients)
 
-    def _started(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The encoder's proposals under every class, (rows, classes, d) twice."""
-        n_classes = self._model.n_classes
+    def _started(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """For every class: where its climb begins and the s.d. of its proposal, (rows, classes, d), and log p(x, z)."""
+        n_classes, d, decoder = self._model.n_classes, self._model.latent_dim, self._model.decoder
         every = tf.repeat(x, n_classes, axis=0)
         proposal = self._encoder(every, tf.tile(tf.eye(n_classes), [x.shape[0], 1]))
-        shape = [x.shape[0], n_classes, self._model.latent_dim]
         mean = tf.where(tf.math.is_finite(proposal.mean), tf.clip_by_value(proposal.mean, -10.0, 10.0), 0.0)
-        return tf.reshape(mean, shape), tf.reshape(proposal.sd, shape)
+        mean, sd = (tf.reshape(part, [x.shape[0], n_classes, d]) for part in (mean, proposal.sd))
+
+        def begun(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            y = tf.repeat(tf.one_hot([index], n_classes), x.shape[0], axis=0)
+            height = log_joint(mean, x[:, None, :], decoder, y=y[:, None, :])  # (rows, classes): of each class's start
+            height = tf.where(tf.math.is_finite(height), height, -1e30)
+            likeliest = tf.argmax(height, axis=1)
+            return tf.gather(mean, likeliest, batch_dims=1), tf.gather(height, likeliest, batch_dims=1)
+
+        start, height = tf.map_fn(begun, tf.range(n_classes), fn_output_signature=(tf.float32, tf.float32))
+        height = tf.where(height > -1e30, height, np.nan)
+        return tf.transpose(start, [1, 0, 2]), sd, tf.transpose(height)
 
     def _weights(
-        self, x: tf.Tensor, index: tf.Tensor, mean: tf.Tensor, sd: tf.Tensor, seed: tf.Tensor
+        self, x: tf.Tensor, y: tf.Tensor, start: tf.Tensor, sd: tf.Tensor, seed: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Logarithms of importance weights under a class, (rows, draws), and the steps of the climb."""
-        decoder = self._model.decoder
-        y = tf.repeat(tf.one_hot([index], self._model.n_classes), x.shape[0], axis=0)
-        height = log_joint(mean, x[:, None, :], decoder, y=y[:, None, :])  # (rows, classes): of each class's start
-        height = tf.where(tf.math.is_finite(height), height, -1e30)
-        start = tf.gather(mean, tf.argmax(height, axis=1), batch_dims=1)
-        return log_marginal_weights(decoder, x, y, Proposal(start, sd), n_draws=_N_DRAWS, seed=seed)
+        """Logarithms of importance weights of rows with a class each, (rows, draws), and the steps of the climb."""
+        return log_marginal_weights(self._model.decoder, x, y, Proposal(start, sd), n_draws=_N_DRAWS, seed=seed)
 
 
 def in_the_running(first: FirstFigures, prior: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from bayesnde_cli.data.image import N_LEVELS
 from bayesnde_cli.stages.outputs import tidy, workplace
 from bayesnde_cli.stages.reading import read_schema
 from bayesnde_cli.stages.reporting import Report
+from bayesnde_cli.stages.training.sizes import has_class_maps
 
 # Of the outputs of a stage, those that decide what a training stage makes.
 _READ = {"prepare": ("train.parquet", "validation.parquet", "schema.json"), "warmstart": ("weights/model.npz",)}
@@ -71,7 +72,7 @@ def _run(
         for output in _READ[name]
     }
     hashes = {name: entry["sha256"] for name, entry in inputs.items()}
-    identity = {"settings": config.identity() | _likelihood(layout, config), "inputs": hashes}
+    identity = {"settings": config.identity() | _of_images(layout, config), "inputs": hashes}
     if not is_restart and manifests.stage_state(layout, stage, identity) is StageState.UP_TO_DATE:
         tidy(layout, stage)
         forget_leftover(layout, stage, identity)
@@ -99,10 +100,12 @@ def _run(
     return _trained(layout, manifest, is_up_to_date=False)
 
 
-def _likelihood(layout: RunLayout, config: TrainingConfig) -> dict[str, int]:
-    """What `cells` means for images: the first ones that were trained with it had points all the same."""
-    is_of_levels = isinstance(config, WarmstartConfig) and config.cells and read_schema(layout).image is not None
-    return {"levels": N_LEVELS} if is_of_levels else {}
+def _of_images(layout: RunLayout, config: TrainingConfig) -> dict[str, Any]:
+    """What settings come to for images: the first ones that were trained had points for cells, and no class maps."""
+    if not isinstance(config, WarmstartConfig) or (schema := read_schema(layout)).image is None:
+        return {}
+    levels = {"levels": N_LEVELS} if config.cells else {}
+    return levels | {"class_maps": has_class_maps(config, len(schema.classes)) or None}
 
 
 def _trained(layout: RunLayout, manifest: Manifest, *, is_up_to_date: bool) -> Trained:

@@ -54,8 +54,9 @@ class Fit:
 def fit(layout: RunLayout, config: TrainingConfig, checkpoints: Checkpoints, report: Report) -> Fit:
     """The fitted model of a stage; a checkpoint of the same identity is taken up where it stopped."""
     train = read_rows(layout, "train")
-    _refuse_depth_of_images(config, train)
-    config = sized(config, len(train.x), are_images=train.image is not None)
+    if isinstance(config, WarmstartConfig):
+        _refuse_misfits(config, train)
+    config = sized(config, len(train.x), are_images=train.image is not None, n_classes=train.n_classes)
     assert config.seed is not None
     values = read_noisy_values(layout, train, derive_seed(config.seed, config.stage))
     networks, weights = _model(layout, config, train, values)
@@ -115,18 +116,26 @@ def fresh_networks(
         shape = image.height, image.width, image.channels
         assert config.latent_dim is not None
         specs = [spec(config.latent_dim, shape, n_classes) for spec in (image_decoder_spec, image_encoder_spec)]
+        specs[0] = replace(specs[0], class_maps=bool(config.class_maps))
     else:
         full = n_features if n_features <= _FULL_LATENT_FEATURES else math.ceil(n_features / 2)
         specs = [spec(config.latent_dim or full, n_features, n_classes) for spec in (decoder_spec, encoder_spec)]
     return Networks(*(replace(spec, **looks) for spec in specs))  # type: ignore[arg-type]
 
 
-def _refuse_depth_of_images(config: TrainingConfig, rows: Rows) -> None:
-    if rows.image is not None and isinstance(config, WarmstartConfig) and config.depth is not None:
+def _refuse_misfits(config: WarmstartConfig, rows: Rows) -> None:
+    """Settings that mean nothing for these rows."""
+    if rows.image is not None and config.depth is not None:
         raise BadConfig(
             "networks of images have a depth of their own",
             found=f"depth: {config.depth}",
             hint="leave --depth out; --width sets their number of channels",
+        )
+    if config.class_maps and (rows.image is None or not rows.n_classes):
+        raise BadConfig(
+            "only decoders of images with a condition have maps for each class",
+            found=f"{'images' if rows.image else 'a table'}, {rows.n_classes or 'no'} classes",
+            hint="leave --class-maps out",
         )
 
 

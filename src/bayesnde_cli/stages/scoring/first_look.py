@@ -24,8 +24,9 @@ _ROWS, _CELLS = 32, 30_000
 # Its probability is then below 0.001, too.
 _MARGIN, _ERRORS = 7.0, 4.0
 _POOR_SE, _POOR_MARGIN = 0.5, 20.0
-# Classes of an image stay at their start if it is this many nats below the best one. Of tables none does: where columns
-# are functions of others, a good class may begin anywhere.
+# Classes of an image stay at their start if it is this many nats below the best one: of 512 validation images of MNIST
+# the likeliest class began 150 below at most, one that stayed in the running 300. That leaves 4 or 5 of 10 classes. Of
+# tables none stays: where columns are functions of others, a good class may begin anywhere.
 _HOPELESS = 400.0
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+_ROOT_TWO_PI = math.sqrt(2.0 * math.pi)
 # Beyond this the logarithm of the normal distribution function is taken from its series, whose error is then 1e-6:
 # in float32 the function itself ends at -13.
 _FAR = -10.0
@@ -69,6 +70,7 @@ class ValueCells(NamedTuple):
     upper: np.ndarray
     width: np.ndarray  # (p,) float32
     step: np.ndarray
+    fills_line = False  # whether there is a cell wherever a place may lie
 
     def find(self, x: tf.Tensor) -> FoundCells:
         """The cell that each place lies in. x (…, p)."""
@@ -114,20 +116,19 @@ class LevelCells(NamedTuple):
     """
 
     n_levels: float
+    fills_line = True
 
     def find(self, x: tf.Tensor) -> FoundCells:
         """The cell that each place lies in. x (…, p)."""
-        n_levels, level = tf.cast(self.n_levels, x.dtype), self._level(x)
-        end = tf.constant(LEVELS_END, x.dtype)
-        is_first, is_last = level < 0.5, level > n_levels - 1.5
-        inner = tf.maximum(level, 1.0), tf.minimum(level + 1.0, n_levels - 1.0)
-        lower, upper = (tf.math.log(edge) - tf.math.log(n_levels - edge) for edge in inner)
-        lower, upper = tf.where(is_first, -end, lower), tf.where(is_last, end, upper)
-        return FoundCells(~tf.math.is_nan(x), lower, upper)
+        inner = np.arange(1.0, self.n_levels)
+        edges = np.concatenate([[-LEVELS_END], np.log(inner) - np.log(self.n_levels - inner), [LEVELS_END]])
+        table, level = tf.constant(edges, x.dtype), tf.cast(self._level(x), tf.int32)
+        return FoundCells(~tf.math.is_nan(x), tf.gather(table, level), tf.gather(table, level + 1))
 
     def log_noise(self, x: tf.Tensor, found: FoundCells) -> tf.Tensor:
         """log w(x) of each place."""
-        return tf.math.log(tf.cast(self.n_levels, x.dtype)) - tf.math.softplus(-x) - tf.math.softplus(x)
+        away = tf.abs(x)
+        return math.log(self.n_levels) - away - 2.0 * tf.math.log1p(tf.exp(-away))
 
     def drawn_inside(self, x: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
         """Places moved to where noise puts them in their cells. uniform in (0, 1)."""
@@ -196,7 +197,11 @@ def log_normal_mass(low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
 def log_normal_cdf(t: tf.Tensor) -> tf.Tensor:
     """log Phi(t) to the far left tail, for t up to about 5: to the right it is 0."""
     near, far = tf.maximum(t, _FAR), tf.minimum(t, _FAR)  # neither branch sees what would spoil its slope
-    inverse = 1.0 / tf.square(far)
-    series = tf.math.log1p(-inverse * (1.0 - 3.0 * inverse * (1.0 - 5.0 * inverse)))
-    tail = -0.5 * tf.square(far) - HALF_LOG_TWO_PI - tf.math.log(-far) + series
-    return tf.where(t > _FAR, tf.math.log(0.5 * tf.math.erfc(-math.sqrt(0.5) * near)), tail)
+    is_near, square = t > _FAR, tf.square(far)
+    inverse = 1.0 / square
+    series = 1.0 - inverse * (1.0 - 3.0 * inverse * (1.0 - 5.0 * inverse))
+    # One logarithm for both, as logarithms are what this costs.
+    tail = series / (-_ROOT_TWO_PI * far)  # Phi(far) exp(far^2 / 2)
+    return tf.math.log(tf.where(is_near, 0.5 * tf.math.erfc(-math.sqrt(0.5) * near), tail)) - tf.where(
+        is_near, tf.zeros_like(square), 0.5 * square
+    )

@@ -46,10 +46,13 @@ def log_likelihood(
         x, mean, variance = (tf.cast(part, dtype) for part in (x, mean, variance))
     # Twice: a NaN that is only masked after the fact would still spoil the gradient.
     place = x if mask is None else tf.where(mask, x, mean)
-    each = log_normal(place, mean, variance)
-    if cells is not None:
+    if cells is None:
+        each = log_normal(place, mean, variance)
+    else:
         found = cells.find(x)  # nowhere for NaN
-        each = tf.where(found.is_inside, log_cells(place, mean, variance, found, cells), each)
+        each = log_cells(place, mean, variance, found, cells)
+        if not cells.fills_line:
+            each = tf.where(found.is_inside, each, log_normal(place, mean, variance))
     return _total(each if mask is None else tf.where(mask, each, tf.zeros_like(each)), dtype)
 
 

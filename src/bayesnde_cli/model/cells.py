@@ -70,7 +70,11 @@ class ValueCells(NamedTuple):
     upper: np.ndarray
     width: np.ndarray  # (p,) float32
     step: np.ndarray
-    fills_line = False  # whether there is a cell wherever a place may lie
+
+    @property
+    def fills_line(self) -> bool:
+        """Whether there is a cell wherever a place may lie."""
+        return False
 
     def find(self, x: tf.Tensor) -> FoundCells:
         """The cell that each place lies in. x (…, p)."""
@@ -116,7 +120,11 @@ class LevelCells(NamedTuple):
     """
 
     n_levels: float
-    fills_line = True
+
+    @property
+    def fills_line(self) -> bool:
+        """Whether there is a cell wherever a place may lie."""
+        return True
 
     def find(self, x: tf.Tensor) -> FoundCells:
         """The cell that each place lies in. x (…, p)."""

@@ -21,7 +21,7 @@ def test_digits_are_told_apart(bayesnde: Callable, tmp_path: Path) -> None:
     run, found = tmp_path / "run", tmp_path / "classes.csv"
     for line in (
         ("prepare", tmp_path / "digits.npz", "--condition", "label", "--test-rows", "96"),
-        ("warmstart", "--width", "8", "--steps", "1000", *_TRAINING),
+        ("warmstart", "--width", "8", "--steps", "500", *_TRAINING),
         ("refine", "--steps", "20", "--draws", "2", *_TRAINING),
     ):
         outcome = bayesnde(*line, "--run", run)

@@ -236,6 +236,9 @@ def test_chosen_settings_are_those_that_are_not_the_defaults() -> None:
         "prepare": {"features": ["x*"], "split": [0.5, 0.25, 0.25], "scale": "standard", "seed": 3},
         "refine": {"epochs": 9, "seed": 4},
     }
+    made = _made(warmstart=WarmstartConfig(seed=3, width=4, depth=3, class_maps=False))
+    assert chosen_settings(made)["warmstart"] == {"width": 4, "depth": 3, "class_maps": False}
+    assert chosen_settings(made, are_images=True)["warmstart"] == {"width": 4, "class_maps": False}
 
 
 def test_after_the_preset_fast_the_advice_is_a_full_training() -> None:

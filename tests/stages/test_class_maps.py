@@ -10,10 +10,12 @@ import pytest
 
 import fake_training
 from bayesnde_cli.artifacts.arrays import read_arrays, write_arrays
+from bayesnde_cli.artifacts.fingerprint import sha256_json
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.artifacts.sealed import SEAL, sealed_bytes
 from bayesnde_cli.config.training import MOST_MAPPED_CLASSES
-from bayesnde_cli.errors import BadArtifact
+from bayesnde_cli.errors import BadArtifact, Stopped
+from bayesnde_cli.stages.training.checkpoints import Checkpoints
 from bayesnde_cli.stages.weights import read_networks
 
 SMALL = ["--width", "2", "--epochs", "1", "--checks", "1", "--validation-draws", "4", "--generated-rows", "50", "-q"]
@@ -106,11 +108,40 @@ def test_networks_of_before_have_none(bayesnde: Callable, tmp_path: Path) -> Non
     assert not read_networks(RunLayout(run), "warmstart").decoder.class_maps
 
 
+@pytest.mark.parametrize("is_struck", [False, True])
+def test_a_run_that_has_none_is_what_it_was_before_they_were_known(
+    bayesnde: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_struck: bool
+) -> None:
+    """A table, made or begun: the identities of before have no word on them."""
+    run = _prepared(tmp_path, 3, "--scale", "marginal")
+
+    def struck(*_: object) -> None:
+        raise Stopped("SIGTERM")
+
+    with fake_training.installed():
+        if is_struck:
+            with monkeypatch.context() as patch:
+                patch.setattr(Checkpoints, "forget", struck)
+                assert bayesnde("warmstart", "--run", run, *SMALL).code == 75
+            state = run / "warmstart/checkpoint/state.npz"
+            arrays, facts = read_arrays(state)
+            assert facts["identity"]["settings"].pop("class_maps") is None
+            write_arrays(state, arrays, facts)
+            for path in state.parent.glob("look-*.npz"):
+                arrays, of_look = read_arrays(path)
+                write_arrays(path, arrays, of_look | {"identity": sha256_json(facts["identity"])})
+        assert bayesnde("warmstart", "--run", run, *SMALL).code == 0
+    for option in ((), ("--no-class-maps",)):
+        assert bayesnde("warmstart", "--run", run, *SMALL, *option).out.endswith("(up to date)\n")
+
+
 @pytest.mark.parametrize(("is_table", "found"), [(True, "a table, 3 classes"), (False, "images, no classes")])
 def test_they_are_refused_where_they_mean_nothing(
     bayesnde: Callable, tmp_path: Path, is_table: bool, found: str
 ) -> None:
     run = _prepared(tmp_path, 3, "--scale", "marginal") if is_table else _prepared(tmp_path, 0)
+    with fake_training.installed():  # also of a stage that is made
+        assert bayesnde("warmstart", "--run", run, *SMALL).code == 0
     outcome = bayesnde("warmstart", "--run", run, *SMALL, "--class-maps")
     assert (outcome.code, outcome.err) == (
         2,

@@ -18,6 +18,7 @@ from fake_engine import FakeEngine
 _LOADING = np.array([[1.0, 0.5, 0.0], [0.0, 0.7, 1.2]], np.float32)  # (d, p)
 _SHIFT = np.array([[0.0, 0.0, 0.0], [1.0, -1.0, 0.5], [40.0, 0.0, 0.0]], np.float32)  # (classes, p)
 _VARIANCE = 0.3
+_EVEN = np.full(3, 1.0 / 3.0)
 _NO_GRADIENTS = np.zeros(0, np.int64)
 
 
@@ -31,6 +32,14 @@ def _model(spec: NetworkSpec | None = None) -> FittedModel:
     return FittedModel(_linear, 2, Encoder(spec, initial_parameters(spec, 1, "encoder")), n_classes=3, n_columns=3)
 
 
+def _image_model() -> FittedModel:
+    return _model(replace(image_encoder_spec(2, (1, 3, 1), 3), width=2))
+
+
+def _image_screen() -> ClassScreen:
+    return ClassScreen(_image_model())
+
+
 def _truth(x: np.ndarray) -> np.ndarray:
     """log N(x; shift of the class, loading' loading + variance), (rows, classes)."""
     covariance = _LOADING.T.astype(float) @ _LOADING + _VARIANCE * np.eye(3)
@@ -41,21 +50,21 @@ def _truth(x: np.ndarray) -> np.ndarray:
 
 def test_a_first_look_is_right_for_a_linear_model_whatever_the_encoder_says() -> None:
     x = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
-    first = ClassScreen(_model())(x, seed=3)
+    first = ClassScreen(_model())(x, 3, _EVEN)
     error = first.log_density - _truth(x)
     assert np.abs(error).max() < 0.5
     assert np.sqrt(np.mean((error / first.se) ** 2)) < 1.5
     assert (first.n_gradients % (1 + 2) == 0).all()  # a gradient and two slopes for each step
     assert (first.n_gradients >= 3 * 2 * (1 + 2)).all()  # of all classes
-    again = ClassScreen(_model())(x, seed=3)
+    again = ClassScreen(_model())(x, 3, _EVEN)
     assert all(np.array_equal(a, b) for a, b in zip(first[:2], again[:2], strict=True))
-    assert not np.array_equal(first.log_density, ClassScreen(_model())(x, seed=4).log_density)
+    assert not np.array_equal(first.log_density, ClassScreen(_model())(x, 4, _EVEN).log_density)
 
 
 def test_a_hopeless_class_of_an_image_stays_at_its_start_and_one_of_a_table_does_not() -> None:
     x = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
-    table = ClassScreen(_model())(x, seed=3)
-    image = ClassScreen(_model(replace(image_encoder_spec(2, (1, 3, 1), 3), width=2)))(x, seed=3)
+    table = ClassScreen(_model())(x, 3, _EVEN)
+    image = _image_screen()(x, 3, _EVEN)
     truth = _truth(x)
     assert (truth[:, 2] < truth[:, :2].max(axis=1) - 400.0).all()  # the third class is far away
     assert (image.se[:, 2] == 0.0).all()
@@ -66,7 +75,25 @@ def test_a_hopeless_class_of_an_image_stays_at_its_start_and_one_of_a_table_does
     assert (image.se[:, :2] > 0.0).all()
     assert np.abs(image.log_density - truth)[:, :2].max() < 0.5
     assert (image.n_gradients < table.n_gradients).all()
-    assert not in_the_running(image, np.full(3, 1.0 / 3.0))[:, 2].any()
+    assert not in_the_running(image, _EVEN)[:, 2].any()
+
+
+def test_the_best_class_that_can_be_and_the_known_one_are_looked_at_however_hopeless() -> None:
+    x = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    screen, truth = _image_screen(), _truth(x)
+    found = screen(x, 3, np.array([0.0, 0.0, 1.0]))
+    assert np.abs(found.log_density - truth)[:, 2].max() < 0.5
+    assert (found.se[:, 2] > 0.0).all()
+    assert (found.se[:, :2] == 0.0).all()  # nobody asks
+    known = np.where(np.arange(50) < 10, 2, 0)
+    found = screen(x, 3, _EVEN, known)
+    assert np.abs(found.log_density - truth)[:10, 2].max() < 0.5
+    assert (found.se[10:, 2] == 0.0).all()
+
+
+def test_of_large_images_more_is_needed_to_be_hopeless() -> None:
+    sizes = {p: ClassScreen(replace(_image_model(), n_columns=p))._hopeless for p in (3, 784, 7840)}
+    assert sizes == {3: 400.0, 784: 400.0, 7840: 4000.0}
 
 
 def test_a_class_is_dropped_only_far_below_the_best_its_prior_and_errors_counted() -> None:
@@ -101,7 +128,7 @@ def _scored(effort: Effort) -> tuple[FakeEngine, list, ByClass]:
     first = FirstFigures(np.array([[0.0, -50.0, -60.0], [0.0, -1.0, -90.0]]), np.full((2, 3), 0.1), np.array([7, 9]))
     engine = FakeEngine(DensityConfig(chains=2, draws=4))
     rows = Rows(np.ones((2, 2), np.float32), None, None)
-    opened = Opened(engine, "cpu", lambda x, seed: first)
+    opened = Opened(engine, "cpu", lambda x, seed, prior, known: first)
     found = score_classes(opened, rows, np.full(3, 1 / 3), 5, block_rows=4, effort=effort)
     assert found.log_density.shape == found.mc_se.shape == found.reliable.shape == (2, 3)
     return engine, (found.log_density == first.log_density).tolist(), found

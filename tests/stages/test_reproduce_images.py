@@ -31,8 +31,9 @@ class _Look:
     def __init__(self, fails_at: int | None = None) -> None:
         self.n_blocks, self._fails_at = 0, fails_at
 
-    def __call__(self, x: np.ndarray, seed: int) -> FirstFigures:
+    def __call__(self, x: np.ndarray, seed: int, prior: np.ndarray, known: np.ndarray) -> FirstFigures:
         self.n_blocks += 1
+        assert known.shape == (len(x),)  # the density given the true class is wanted
         if self.n_blocks == self._fails_at:
             raise KeyboardInterrupt
         log_density, se = np.tile(-100.0 * np.arange(10.0), (len(x), 1)), np.full((len(x), 10), 0.1)

@@ -6,7 +6,7 @@ from typing import Any
 
 from bayesnde_cli.artifacts import claims
 from bayesnde_cli.artifacts.arrays import read_arrays
-from bayesnde_cli.artifacts.fingerprint import sha256_json
+from bayesnde_cli.artifacts.differences import compare
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.errors import BadArtifact, CannotWrite
 
@@ -40,4 +40,5 @@ def _is_leftover(layout: RunLayout, stage: str, identity: Mapping[str, Any]) -> 
         facts = read_arrays(path)[1]
     except BadArtifact:
         return False
-    return sha256_json(facts.get("identity")) == sha256_json(identity)
+    found = facts.get("identity")
+    return isinstance(found, dict) and not compare(found, identity)

@@ -76,7 +76,7 @@ def sample(
 
     _check(n_rows, order)
     is_sheet = format is None and out.suffix.lower() in _PICTURES and not out.is_dir()
-    chosen = "" if is_sheet else output_format(out, format)
+    chosen = "" if is_sheet else output_format(out, format, pictures=_PICTURES)
     fitted = fitted_run(RunLayout(run_directory(run)), config)
     classes = fitted.chosen_classes(condition)
     n_rows *= max(len(classes), 1)

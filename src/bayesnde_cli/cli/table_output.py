@@ -5,7 +5,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Protocol
@@ -39,8 +39,8 @@ class TableWriter(Protocol):
     def close(self) -> None: ...
 
 
-def output_format(out: Path, asked: str | None) -> str:
-    """The format that the user asked for, or that the file's ending says."""
+def output_format(out: Path, asked: str | None, *, pictures: Sequence[str] = ()) -> str:
+    """The format that the user asked for, or that the file's ending says; `pictures` are endings that others take."""
     if out.is_dir():
         raise BadUsage(f"--out {out} is a directory", found="a directory, not a file", hint="name a file inside it")
     is_plain = out.is_file() or not out.exists()
@@ -48,7 +48,7 @@ def output_format(out: Path, asked: str | None) -> str:
     if chosen is None:
         raise BadUsage(
             f"--out {out}: no format belongs to the ending '{out.suffix}'",
-            found=f"endings: {', '.join(filter(None, _SUFFIXES))}",
+            found=f"endings: {', '.join(filter(None, (*_SUFFIXES, *pictures)))}",
             hint="name the file otherwise, or say --format csv",
         )
     if chosen not in FORMATS:

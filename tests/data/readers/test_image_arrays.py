@@ -126,3 +126,15 @@ def test_images_and_a_matrix_are_refused() -> None:
         "  b.npy: no images (NPY, 4 x 6 float64)\n"
         "hint: give images of one size, or prepare them apart"
     )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_an_npz_whose_images_are_no_bytes_is_refused_and_its_labels_are_not_the_table(dtype: type) -> None:
+    np.savez("a.npz", images=np.zeros((5, 2, 3), dtype), label=np.arange(5))
+    with pytest.raises(BadInput) as error:
+        opened("a.npz")
+    assert str(error.value) == (
+        "error: a.npz: 'images' is an array of 3 axes\n"
+        f"  shape: 5 x 2 x 3, dtype: {np.dtype(dtype)}\n"
+        "hint: reshape it to (rows, columns); images are arrays of bytes, `array.astype(np.uint8)`"
+    )

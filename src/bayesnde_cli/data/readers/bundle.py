@@ -30,6 +30,8 @@ def bundle(
             found=_contents(arrays, unreadable),
             hint="save the rows as one array of (rows, columns)",
         )
+    if not matrices:
+        _refuse_other_images(source, arrays)
     pieces: list[Piece] = []
     parts: list[str] = []
     matrix = max(matrices, key=lambda key: _size(matrices[key]), default=None)
@@ -52,6 +54,17 @@ def bundle(
     table = ArrayTable(source, pieces, n_rows, ", ".join([format_name, *parts]))
     table.image = None if matrix is None else images.get(matrix)
     return table
+
+
+def _refuse_other_images(source: Source, arrays: Mapping[str, ReadableArray]) -> None:
+    """Refuse an array of more axes: it was meant to be the rows, and the vectors beside it are their labels."""
+    for key, array in arrays.items():
+        if len(array.shape) > 2:
+            raise BadInput(
+                f"{source.name}: '{escaped(key)}' is an array of {len(array.shape)} axes",
+                found=f"shape: {shape_text(array.shape)}, dtype: {array.dtype}",
+                hint="reshape it to (rows, columns); images are arrays of bytes, `array.astype(np.uint8)`",
+            )
 
 
 def _is_matrix(array: ReadableArray) -> bool:

@@ -7,14 +7,18 @@ from bayesnde_cli.artifacts.manifest import Manifest
 from bayesnde_cli.config import STAGE_CONFIGS, read_preset
 
 
-def chosen_settings(made: Mapping[str, Manifest]) -> dict[str, dict[str, Any]]:
-    """The settings of each stage that are not the defaults."""
+def chosen_settings(made: Mapping[str, Manifest], *, are_images: bool = False) -> dict[str, dict[str, Any]]:
+    """The settings of each stage that are not the defaults. The depth of networks of images cannot be chosen."""
     run_seed = {"seed": made["prepare"].seed}  # the default of every later stage
     found = {}
     for stage, manifest in made.items():
         defaults = STAGE_CONFIGS[stage]().as_dict() | (run_seed if stage != "prepare" else {})
         stored = defaults | manifest.config
-        found[stage] = {name: stored[name] for name, default in defaults.items() if stored[name] != default}
+        found[stage] = {
+            name: stored[name]
+            for name, default in defaults.items()
+            if stored[name] != default and not (are_images and name == "depth")
+        }
     return found
 
 

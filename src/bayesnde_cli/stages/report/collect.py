@@ -53,7 +53,7 @@ def collect(layout: RunLayout, set_name: str, metrics: Mapping[str, Any], model:
         doubtful=doubtful_columns(schema, view.x_train),
         lowest=lowest_rows(layout, set_name, schema),
         settings={stage: manifest.config for stage, manifest in made.items()},
-        chosen=chosen_settings(made),
+        chosen=chosen_settings(made, are_images=are_images),
         fast=fast_settings(made),
         fingerprints=_fingerprints(layout, made),
         versions=made["density"].packages | {"python": made["density"].python, "platform": made["density"].platform},

@@ -32,6 +32,8 @@ from bayesnde_cli.stages.scoring.engine import LazyOpened
 
 # Images that are classified, and kept, together.
 BLOCK_ROWS = 32
+# Blocks of another way of looking are made again.
+_LOOK = 2
 _SPLITS = ("train", "validation", TEST_SET)
 
 
@@ -48,7 +50,8 @@ def run_images(arm: ArmLayout, files: Sequence[Path], settings: FitSettings, rep
     assert rows.y is not None
     n_classes = len(fitted.classes)
     prior = np.full(n_classes, 1.0 / n_classes)
-    identity = sha256_json({"model": stages["refine"].outputs["weights/model.npz"], "config": fitted.config.identity()})
+    model = stages["refine"].outputs["weights/model.npz"]
+    identity = sha256_json({"model": model, "config": fitted.config.identity(), "look": _LOOK})
     opened = LazyOpened(run, fitted.config, open_engine)
     with cannot_write(arm.classes_dir):
         arm.classes_dir.mkdir(parents=True, exist_ok=True)
@@ -62,7 +65,8 @@ def run_images(arm: ArmLayout, files: Sequence[Path], settings: FitSettings, rep
                 began = time.perf_counter()
                 seed = derive_seed(fitted.seed, "reproduce", "classes", block)
                 own = Rows(x, None, None)
-                scored = score_classes(opened.opened, own, prior, seed, block_rows=fitted.block_rows)
+                known = rows.y[start : start + BLOCK_ROWS].argmax(axis=1)
+                scored = score_classes(opened.opened, own, prior, seed, block_rows=fitted.block_rows, known=known)
                 arrays = dict(zip(scored._fields, scored, strict=True))
                 facts = {"identity": identity, "seconds": time.perf_counter() - began}
                 write_arrays(path, arrays, facts)

@@ -42,12 +42,14 @@ def rows_at_once(block_rows: int) -> int:
 
 
 def score_classes(
-    opened: Opened, rows: Rows, prior: np.ndarray, seed: int, *, block_rows: int, effort: Effort = Effort.USUAL
-) -> ByClass:
+    opened: Opened, rows: Rows, prior: np.ndarray, seed: int,
+    *, block_rows: int, effort: Effort = Effort.USUAL, known: np.ndarray | None = None,
+) -> ByClass:  # fmt: skip
     """Rows under every class, whatever classes they came with; the engine takes `block_rows` at a time.
 
     After a first look, the classes that may be the likeliest, with their `prior` (classes,), are scored by the engine,
-    if they are several; all else keeps that look's estimates. Rows with missing cells have no first look.
+    if they are several; all else keeps that look's estimates. Rows with missing cells have no first look. Of images a
+    look may leave hopeless classes without an estimate, but not the `known` one (rows,).
     """
     n_classes = len(prior)
     is_looked = effort is not Effort.THOROUGH and rows.observed is None
@@ -58,7 +60,7 @@ def score_classes(
         return ByClass(log_density, mc_se, reliable, found["n_gradients"].sum(axis=1))
     from bayesnde_cli.stages.scoring.first_look import in_the_running
 
-    first = look(rows.x, derive_seed(seed, "first look"))
+    first = look(rows.x, derive_seed(seed, "first look"), prior, known)
     is_in = in_the_running(first, prior)
     is_open = is_in.sum(axis=1, keepdims=True) > 1
     is_wanted = is_in & is_open if effort is Effort.USUAL else np.zeros_like(is_in)

@@ -24,10 +24,11 @@ _ROWS, _CELLS = 32, 30_000
 # Its probability is then below 0.001, too.
 _MARGIN, _ERRORS = 7.0, 4.0
 _POOR_SE, _POOR_MARGIN = 0.5, 20.0
-# Classes of an image stay at their start if it is this many nats below the best one: of 512 validation images of MNIST
+# Classes of an image of MNIST's size or less stay at their start if it is this many nats below the best one, those of a
+# larger one if it is as far below for each pixel: of 512 validation images of MNIST
 # the likeliest class began 150 below at most, one that stayed in the running 300. That leaves 4 or 5 of 10 classes. Of
 # tables none stays: where columns are functions of others, a good class may begin anywhere.
-_HOPELESS = 400.0
+_HOPELESS, _HOPELESS_PIXELS = 400.0, 784
 
 
 class FirstFigures(NamedTuple):
@@ -39,9 +40,14 @@ class FirstFigures(NamedTuple):
 
 
 class FirstLook(Protocol):
-    """A first look at rows x (rows, p), all cells observed."""
+    """A first look at rows x (rows, p), all cells observed, and classes of this `prior` (classes,).
 
-    def __call__(self, x: np.ndarray, seed: int) -> FirstFigures: ...
+    The class that a row came with, `known` (rows,), is never left at its start.
+    """
+
+    def __call__(
+        self, x: np.ndarray, seed: int, prior: np.ndarray, known: np.ndarray | None = None
+    ) -> FirstFigures: ...
 
 
 class ClassScreen:
@@ -51,26 +57,31 @@ class ClassScreen:
         assert isinstance(model.encoder, Encoder)
         self._model, self._encoder = model, model.encoder
         self._n_rows = max(1, min(_ROWS, _CELLS // model.n_columns))
-        self._hopeless = np.inf if self._encoder.spec.image is None else _HOPELESS
+        is_image, size = self._encoder.spec.image is not None, max(1.0, model.n_columns / _HOPELESS_PIXELS)
+        self._hopeless = _HOPELESS * size if is_image else np.inf
         self._starts = tf.function(self._started, jit_compile=True, autograph=False)
         self._weigh = tf.function(self._weights, jit_compile=True, autograph=False)
 
-    def __call__(self, x: np.ndarray, seed: int) -> FirstFigures:
-        n_rows = self._n_rows
-        blocks = [
-            self._block(x[start : start + n_rows], derive_seed(seed, "block", start // n_rows))
-            for start in range(0, len(x), n_rows)
-        ]
+    def __call__(self, x: np.ndarray, seed: int, prior: np.ndarray, known: np.ndarray | None = None) -> FirstFigures:
+        with np.errstate(divide="ignore"):
+            log_prior = np.log(prior)
+        is_known = np.zeros((len(x), len(prior)), bool) if known is None else np.eye(len(prior), dtype=bool)[known]
+        blocks = []
+        for start in range(0, len(x), self._n_rows):
+            rows, address = slice(start, start + self._n_rows), derive_seed(seed, "block", start // self._n_rows)
+            blocks.append(self._block(x[rows], address, log_prior, is_known[rows]))
         return FirstFigures(*(np.concatenate(part) for part in zip(*blocks, strict=True)))
 
-    def _block(self, x: np.ndarray, seed: int) -> FirstFigures:
-        """The figures of no more rows than go together."""
+    def _block(self, x: np.ndarray, seed: int, log_prior: np.ndarray, is_known: np.ndarray) -> FirstFigures:
+        """The figures of no more rows than go together; of classes where `is_known` (rows, classes) in any case."""
         n_classes, n_rows, d = self._model.n_classes, self._n_rows, self._model.latent_dim
         filled = tf.constant(np.resize(x, (n_rows, x.shape[1])))
         start, sd, height = (part.numpy()[: len(x)] for part in self._starts(filled))
         with np.errstate(invalid="ignore"):
-            best = np.where(np.isfinite(height), height, -np.inf).max(axis=1, keepdims=True)
-            of_row, of_class = np.nonzero(~(height < best - self._hopeless))  # one without a number is climbed for
+            joint = height + log_prior  # of classes that cannot be: -inf
+            best = np.where(np.isfinite(joint), joint, -np.inf).max(axis=1, keepdims=True)
+            is_hopeless = joint < best - self._hopeless  # not without a number, nor the best one
+        of_row, of_class = np.nonzero(~is_hopeless | is_known)
         log_density, se, n_gradients = height.astype(np.float64), np.zeros(height.shape), np.zeros(len(x), np.int64)
         for index, first in enumerate(range(0, len(of_row), n_rows)):
             pairs = of_row[first : first + n_rows], of_class[first : first + n_rows]

@@ -13,7 +13,7 @@ from bayesnde_cli.data.image import N_LEVELS
 from bayesnde_cli.stages.outputs import tidy, workplace
 from bayesnde_cli.stages.reading import read_schema
 from bayesnde_cli.stages.reporting import Report
-from bayesnde_cli.stages.training.sizes import has_class_maps
+from bayesnde_cli.stages.training.sizes import has_class_maps, refuse_misfits
 
 # Of the outputs of a stage, those that decide what a training stage makes.
 _READ = {"prepare": ("train.parquet", "validation.parquet", "schema.json"), "warmstart": ("weights/model.npz",)}
@@ -102,8 +102,12 @@ def _run(
 
 def _of_images(layout: RunLayout, config: TrainingConfig) -> dict[str, Any]:
     """What settings come to for images: the first ones that were trained had points for cells, and no class maps."""
-    if not isinstance(config, WarmstartConfig) or (schema := read_schema(layout)).image is None:
+    if not isinstance(config, WarmstartConfig):
         return {}
+    schema = read_schema(layout)
+    refuse_misfits(config, len(schema.classes), are_images=schema.image is not None)
+    if schema.image is None:
+        return {"class_maps": None}
     levels = {"levels": N_LEVELS} if config.cells else {}
     return levels | {"class_maps": has_class_maps(config, len(schema.classes)) or None}
 

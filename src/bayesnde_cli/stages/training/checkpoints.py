@@ -83,8 +83,9 @@ class Checkpoints:
     def _check_identity(self, found: Any) -> None:
         if not isinstance(found, dict):
             raise self._damaged(self._state_file, f"identity is {found!r}")
-        if sha256_json(found) != sha256_json(self._identity):
-            raise settings_differ(self._layout, self._config.stage, None, compare(found, self._identity))
+        if differences := compare(found, self._identity):
+            raise settings_differ(self._layout, self._config.stage, None, differences)
+        self._identity = found  # to the letter: the weights of looks carry its hash
 
     def _state(self, arrays: dict[str, np.ndarray], template: Any) -> Any:
         """The arrays in the structure of a state; `BadArtifact` if they are those of another one."""

@@ -10,7 +10,7 @@ import tensorflow as tf
 from bayesnde_cli.artifacts.layout import RunLayout
 from bayesnde_cli.config import TrainingConfig, WarmstartConfig
 from bayesnde_cli.data.image import N_LEVELS, ImageShape
-from bayesnde_cli.errors import BadConfig, NumericalFailure, Stopped
+from bayesnde_cli.errors import NumericalFailure, Stopped
 from bayesnde_cli.model.decoder import decoder_spec, image_decoder_spec
 from bayesnde_cli.model.encoder import encoder_spec, image_encoder_spec
 from bayesnde_cli.model.parameters import Parameters
@@ -54,8 +54,6 @@ class Fit:
 def fit(layout: RunLayout, config: TrainingConfig, checkpoints: Checkpoints, report: Report) -> Fit:
     """The fitted model of a stage; a checkpoint of the same identity is taken up where it stopped."""
     train = read_rows(layout, "train")
-    if isinstance(config, WarmstartConfig):
-        _refuse_misfits(config, train)
     config = sized(config, len(train.x), are_images=train.image is not None, n_classes=train.n_classes)
     assert config.seed is not None
     values = read_noisy_values(layout, train, derive_seed(config.seed, config.stage))
@@ -121,22 +119,6 @@ def fresh_networks(
         full = n_features if n_features <= _FULL_LATENT_FEATURES else math.ceil(n_features / 2)
         specs = [spec(config.latent_dim or full, n_features, n_classes) for spec in (decoder_spec, encoder_spec)]
     return Networks(*(replace(spec, **looks) for spec in specs))  # type: ignore[arg-type]
-
-
-def _refuse_misfits(config: WarmstartConfig, rows: Rows) -> None:
-    """Settings that mean nothing for these rows."""
-    if rows.image is not None and config.depth is not None:
-        raise BadConfig(
-            "networks of images have a depth of their own",
-            found=f"depth: {config.depth}",
-            hint="leave --depth out; --width sets their number of channels",
-        )
-    if config.class_maps and (rows.image is None or not rows.n_classes):
-        raise BadConfig(
-            "only decoders of images with a condition have maps for each class",
-            found=f"{'images' if rows.image else 'a table'}, {rows.n_classes or 'no'} classes",
-            hint="leave --class-maps out",
-        )
 
 
 def _model(

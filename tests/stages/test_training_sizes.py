@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from bayesnde_cli.config import LARGE_TABLE, SMALL_TABLE, SMALL_TABLE_ROWS, RefineConfig, WarmstartConfig, resolve
-from bayesnde_cli.stages.training.sizes import sized
+from bayesnde_cli.errors import BadConfig
+from bayesnde_cli.stages.training.sizes import refuse_misfits, sized
 
 
 @pytest.mark.parametrize(("n_rows", "usual"), [(SMALL_TABLE_ROWS - 1, SMALL_TABLE), (SMALL_TABLE_ROWS, LARGE_TABLE)])
@@ -35,3 +36,11 @@ def test_the_paper_s_recipes_have_its_networks_whatever_the_rows(preset: str) ->
     warmstart = sized(resolve(WarmstartConfig, flags={}, environ={}, preset=preset), 100)
     refine = sized(resolve(RefineConfig, flags={}, environ={}, preset=preset), 100)
     assert (warmstart.width, warmstart.depth, refine.weight_decay) == (256, 5, 0.0)
+
+
+def test_a_first_look_at_images_leaves_them_their_depth() -> None:
+    config = resolve(WarmstartConfig, flags={}, environ={}, preset="fast-images")
+    refuse_misfits(config, 3, are_images=True)
+    assert sized(config, 100, are_images=True, n_classes=3).width == 16
+    with pytest.raises(BadConfig, match="fast-images"):
+        refuse_misfits(resolve(WarmstartConfig, flags={}, environ={}, preset="fast"), 3, are_images=True)

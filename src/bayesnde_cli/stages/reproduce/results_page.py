@@ -230,7 +230,7 @@ def _figure(group: Sequence[Result], figure: str) -> str:
     if len(group) > 1:
         text = f"{text} ({', '.join(_number(r.figures.get(figure)) or '–' for r in group)})"
     elif (se := group[0].figures.get(f"{figure}_se")) is not None:
-        text = f"{text} ± {se:.2f}"
+        text = f"{text} ± {se:.{2 if figure == LOG_DENSITY else 3}f}"
     n_lost = sum(r.figures.get("n_not_finite", 0) for r in group) if figure == LOG_DENSITY else 0
     return f"{text}, without {counted(n_lost, 'row')} at -∞" if n_lost else text
 

@@ -122,7 +122,8 @@ def test_a_path_tells_where_in_which_run_it_lies():
     assert locate(Path("density/data.parquet")) is None
 
 
-def test_hints_repair_no_more_than_is_broken():
+def test_hints_repair_no_more_than_is_broken(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a checkout may hold a run
     assert repair_hint(LAYOUT.block_file("density", "test", 3)) == (
         "delete that file and run `bayesnde density`; finished blocks are kept"
     )

@@ -11,7 +11,6 @@ Memory is the peak of a process, as the system tells it; that of a hundredth of 
 
 import argparse
 import contextlib
-import hashlib
 import re
 import signal
 import subprocess
@@ -95,18 +94,10 @@ def _score_a_sample(run: Path, data: Path, n_blocks: int) -> Path:
     return blocks()[0].parent
 
 
-def _renumbered(first: bytes, index: int) -> bytes:
-    """The first block as another one: with its number, the length of its footer, and its own SHA-256.
-
-    In a footer (Thrift's compact protocol) a text follows the sign \\x18 and its length.
-    """
-    old, number = b"bayesnde.block\x18\x010", str(index).encode()
-    new = b"bayesnde.block\x18" + bytes([len(number)]) + number
-    n_footer = int.from_bytes(first[-8:-4], "little") + len(new) - len(old)
-    made = first[:-8].replace(old, new) + n_footer.to_bytes(4, "little") + first[-4:]
-    before, sign, after = made.rpartition(b"bayesnde.sha256\x18\x40")
-    digest = hashlib.sha256(before + sign + b"0" * 64 + after[64:]).hexdigest()
-    return before + sign + digest.encode() + after[64:]
+def _renumber(table: pa.Table, block: int, path: Path) -> None:
+    """Write the table of one block as if it were another block of the same plan."""
+    metadata = {**table.schema.metadata, b"bayesnde.block": str(block)}
+    pq.write_table(table.replace_schema_metadata(metadata), path)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -127,11 +118,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             blocks = _score_a_sample(run, data, asked.blocks)
         _say("status", _taken(_start("status", "--run", run)))
         n_blocks = -(-asked.rows // 128)
-        first = (blocks / "block-00000.parquet").read_bytes()
+        first = pq.read_table(blocks / "block-00000.parquet")
         for index in range(n_blocks):
             path = blocks / f"block-{index:05d}.parquet"
             if not path.exists():
-                path.write_bytes(_renumbered(first, index))
+                _renumber(first, index, path)
         _say(f"status of all {n_blocks:,} blocks", _taken(_start("status", "--run", run)))
         _say("gathered", _taken(_start("density", many, "--run", run, *_SCORED)))
         n_rows = pq.read_metadata(blocks / "density.parquet").num_rows

@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 from scipy.io import loadmat
 
-from bayesnde_cli.data.splits import TEST, split_by_tail
-from bayesnde_cli.evaluation.baselines.competitors import DETECTORS, MORE_DETECTORS
-from bayesnde_cli.evaluation.baselines.fitted import Fit, Fitted
-from bayesnde_cli.evaluation.baselines.kernel import blurred_kernels
-from bayesnde_cli.evaluation.outliers import outlier_score, precision_at_k
+from bayesnde_cli.competitors import DETECTORS, MORE_DETECTORS
+from bayesnde_cli.competitors.plain import Fit, Fitted, blurred_kernels
+from bayesnde_cli.rows import Rows
+from bayesnde_cli.stages.measures import outlier_score, precision_at_k
+from bayesnde_cli.tables.splits import TEST, split_by_tail
 
 TABLES = ("shuttle", "cardio", "pendigits")
 ALL: Mapping[str, Fit] = {**MORE_DETECTORS, **DETECTORS}
@@ -54,10 +54,10 @@ def between_ends(x: np.ndarray, fitted: np.ndarray) -> np.ndarray:
 SCALES = {"standard": standardised, "minmax": between_ends}
 
 
-def trimmed_kernels(train: np.ndarray, validation: np.ndarray, seed: int, *, blur: float, trim: float) -> Fitted:
+def trimmed_kernels(train: Rows, validation: Rows, seed: int, *, blur: float, trim: float) -> Fitted:
     """Kernels on the training rows but for a share of them, those least likely under kernels of the preset's width."""
     first = blurred_kernels(train, validation, seed).score(train)
-    return blurred_kernels(train[first >= np.quantile(first, trim)], validation, seed, blur=blur)
+    return blurred_kernels(train.take(first >= np.quantile(first, trim)), validation, seed, blur=blur)
 
 
 def precisions(
@@ -74,8 +74,9 @@ def precisions(
         if not k:
             continue
         scaled = SCALES[scale](x, fitted)
+        train = Rows(scaled[fitted])
         for name, fit in detectors.items():
-            score = outlier_score(fit(scaled[fitted], scaled[fitted][:1], split).score(scaled[tested]))
+            score = outlier_score(fit(train, train.take(slice(1)), split).score(Rows(scaled[tested])))
             found[name].append(precision_at_k(score, is_outlier[tested], k))
     return found
 

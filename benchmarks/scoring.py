@@ -15,7 +15,6 @@ well is nobody's error here; oracles are for the tests.
 """
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,11 +24,15 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from timing import PEAK_COLUMNS, Clocks, Peak, parser_of, print_cases, write_json
 
-from bayesnde_cli.config import DensityConfig, resolve
+from bayesnde_cli.inference import bridge
 from bayesnde_cli.model.backend import load_tensorflow
 from bayesnde_cli.rng import derive_seed
-from training import SHAPES, Clocks, Kernels, for_inputs, kernels_of, peak_meter
+from bayesnde_cli.settings.resolve import resolve
+from bayesnde_cli.settings.stage_settings import DensitySettings
+from bayesnde_cli.stages import loading, scoring_job
+from training import SHAPES, n_weights
 
 SEED = 1
 # A budget and the preset that has it.
@@ -41,12 +44,12 @@ MOST_GRADIENTS = 0.2
 
 # The programs of the engine, and the parts of its time that they are.
 PROGRAMS = {
-    "_begin": "starts",
-    "_run_segment": "hmc",
-    "_mix_jumps": "fitting",
-    "_mix": "fitting",
-    "_weigh": "fitting",
-    "_propose": "proposal",
+    "start": "starts",
+    "run_segment": "hmc",
+    "fit_jumps": "fitting",
+    "fit_proposal": "fitting",
+    "log_ratios": "fitting",
+    "propose": "proposal",
 }
 PARTS = ("hmc", "proposal", "starts", "fitting", "bridge", "diagnostics")
 # Of --seconds, what the programs get that are called many times.
@@ -107,17 +110,17 @@ class Meter:
 
     def run(self, engine: Any, rows: Any) -> None:
         """Draw and score a block."""
-        from bayesnde_cli.inference import chain_diagnostics
+        from bayesnde_cli.inference import diagnostics as chain_diagnostics
         from bayesnde_cli.inference import engine as engine_module
 
-        programs: dict[str, Any] = {name: self.timed(part, getattr(engine, name)) for name, part in PROGRAMS.items()}
+        timed = {name: self.timed(part, getattr(engine.programs, name)) for name, part in PROGRAMS.items()}
         measures: dict[str, Any] = {
             name: self.timed("diagnostics", getattr(chain_diagnostics, name)) for name in ("bulk_ess", "rhat")
         }
         with (
-            patch.multiple(engine, **programs),
+            patch.object(engine, "programs", engine.programs._replace(**timed)),
             patch.multiple(chain_diagnostics, **measures),
-            patch.object(engine_module, "bridge", self.timed("bridge", engine_module.bridge)),
+            patch.object(engine_module, "bridge", self.timed("bridge", bridge.bridge)),
         ):
             wall, cpu = time.perf_counter(), time.process_time()
             engine.score(rows, engine.sample(rows, SEED), SEED)
@@ -143,28 +146,25 @@ def _wait_for(result: Any) -> None:
 
 def settings_of(budget: str) -> Any:
     """The engine's settings of a budget, first try only: which rows need more is a matter of the fitted model."""
-    from bayesnde_cli.stages.scoring.engine import engine_settings
+    settings = resolve(DensitySettings, preset=BUDGETS[budget]).settle(are_images=False)
+    return settings.model_copy(update={"escalations": 0})
 
-    return engine_settings(replace(resolve(DensityConfig, flags={}, environ={}, preset=BUDGETS[budget]), escalations=0))
 
-
-def random_model(p: int, d: int, width: int) -> tuple[Any, Kernels]:
-    """A model of the default shape with random weights, and the dense layers of its decoder."""
+def random_model(p: int, d: int, width: int) -> tuple[Any, int]:
+    """A model of the default shape with random weights, and the number of weights in its decoder."""
     from bayesnde_cli.inference.engine import FittedModel
     from bayesnde_cli.model import networks
-    from bayesnde_cli.model.decoder import decoder_spec
-    from bayesnde_cli.model.encoder import encoder_spec
-    from bayesnde_cli.training.joint_parameters import decoder_of, encoder_of, initial_autoencoder
+    from bayesnde_cli.model.coders import decoder_of, decoder_spec, encoder_of, encoder_spec, initial_autoencoder
 
     decoder, encoder = (replace(spec_of(d, p), width=width) for spec_of in (decoder_spec, encoder_spec))
     weights = initial_autoencoder(decoder, encoder, SEED)
     model = FittedModel(decoder_of(decoder, weights), d, encoder_of(encoder, weights))
-    return model, kernels_of(networks.parameter_shapes(decoder))
+    return model, n_weights(networks.parameter_shapes(decoder))
 
 
 def made_up_rows(model: Any, n_rows: int) -> Any:
     """Rows drawn from the model."""
-    from bayesnde_cli.inference.block import Rows
+    from bayesnde_cli.rows import Rows
 
     rng = np.random.default_rng(SEED)
     mean, variance, *_ = model.decoder(rng.standard_normal((n_rows, model.latent_dim), np.float32))
@@ -172,57 +172,47 @@ def made_up_rows(model: Any, n_rows: int) -> Any:
     return Rows(mean.numpy() + np.sqrt(variance.numpy()) * noise, None, None)
 
 
-def measured(options: argparse.Namespace, tf: Any) -> Iterator[dict[str, Any]]:
+def measure(options: argparse.Namespace, tf: Any) -> Iterator[dict[str, Any]]:
     """The figures of every shape and budget that was asked for, one after the other."""
     from bayesnde_cli.inference.engine import Engine
 
-    peak = peak_meter(tf, min(0.15, options.seconds / 20))
-    before = peak()
+    peak = Peak(tf, min(0.15, options.seconds / 20))
     for shape, budget in product(options.only, options.budgets):
         p, d = map(int, shape.split("x"))
-        model, kernels = random_model(p, d, options.width)
+        model, size = random_model(p, d, options.width)
         rows, settings = made_up_rows(model, options.block_rows), settings_of(budget)
         engine = Engine(model, settings)
         first, meter = Meter(0.0), Meter(options.seconds)
         first.run(engine, rows)  # compiles; of equal calls there is one
         meter.run(engine, rows)
-        after = peak()
-        top, before = Clocks(*map(max, before, after)), after
+        # The call of HMC that took least CPU time for each of its gradients; a gradient is two passes of a chain.
+        hmc, n_chains = meter.parts["hmc"], options.block_rows * settings.chains
+        counts = [n_chains * int(np.sum(segment.n_gradients)) for _, segment in hmc.results]
+        n_gradients, clocks = min(zip(counts, hmc.times, strict=True), key=lambda call: call[1].cpu / call[0])
         yield {
-            "shape": shape, "columns": p, "latents": d, "budget": budget, "chains": settings.chains,
-            "warm_up": settings.warm_up, "draws": settings.draws, "proposal_draws": settings.proposal_draws,
-            **hmc_figures(meter.parts["hmc"], kernels, options.block_rows * settings.chains, top),
+            "shape": shape,
+            "budget": budget,
+            "gradients_per_second": n_gradients / clocks.wall,
+            "gradients_per_cpu_second": n_gradients / clocks.cpu,
+            **peak.figures(2 * 2 * n_gradients * size / 1e9, clocks),
             **block_figures(meter, options.block_rows),
             "first_run_seconds": first.whole.wall,
-        }  # fmt: skip
-
-
-def hmc_figures(hmc: Part, kernels: Kernels, n_chains: int, peak: Clocks) -> dict[str, float]:
-    """Gradients and operations per second of the call that took least CPU time for each of its gradients."""
-    counts = [n_chains * int(np.sum(segment.n_gradients)) for _, segment in hmc.results]
-    n_gradients, clocks = min(zip(counts, hmc.times, strict=True), key=lambda call: call[1].cpu / call[0])
-    gflop = for_inputs(kernels, n_gradients) / 1e9
-    return {
-        "gradients_per_second": n_gradients / clocks.wall, "gradients_per_cpu_second": n_gradients / clocks.cpu,
-        "gflop_per_second": gflop / clocks.wall, "gflop_per_cpu_second": gflop / clocks.cpu,
-        "peak_gflop_per_second": peak.wall, "peak_gflop_per_cpu_second": peak.cpu,
-        "peak_share": gflop / clocks.wall / peak.wall, "peak_share_cpu": gflop / clocks.cpu / peak.cpu,
-    }  # fmt: skip
+        }
 
 
 def block_figures(meter: Meter, n_rows: int) -> dict[str, Any]:
     """Rows per second, and the share of every part, with the calls that were left out."""
     totals = meter.totals()
     wall, cpu = (sum(clocks[index] for clocks in totals.values()) for index in (0, 1))
-    calls = {name: {"made": len(meter.parts[name].times), "of": meter.parts[name].n_calls} for name in SHARES}
-    shares = {name: clocks.wall / wall for name, clocks in totals.items()}
+    calls = {name: f"{len(meter.parts[name].times)}/{meter.parts[name].n_calls}" for name in SHARES}
     return {
-        "block_seconds": wall, "block_cpu_seconds": cpu, "rows_per_second": n_rows / wall,
+        "block_seconds": wall,
+        "block_cpu_seconds": cpu,
+        "rows_per_second": n_rows / wall,
         "rows_per_cpu_second": n_rows / cpu,
-        "shares": shares, "share_in_hmc_and_proposal": shares["hmc"] + shares["proposal"],
-        "shares_cpu": {name: clocks.cpu / cpu for name, clocks in totals.items()},
-        "calls": calls, "is_extrapolated": any(count["made"] < count["of"] for count in calls.values()),
-    }  # fmt: skip
+        "shares": {name: clocks.wall / wall for name, clocks in totals.items()},
+        "calls": calls,  # made of all
+    }
 
 
 # Error.
@@ -230,34 +220,34 @@ def block_figures(meter: Meter, n_rows: int) -> dict[str, Any]:
 
 def error_figures(options: argparse.Namespace) -> dict[str, Any]:
     """What the budgets make of test rows of a fitted run, against the long runs."""
-    from bayesnde_cli.artifacts.layout import RunLayout
     from bayesnde_cli.cli.console import Console
-    from bayesnde_cli.stages import scoring
-    from bayesnde_cli.stages.scoring.job import make_job
-    from bayesnde_cli.stages.scoring.rows import open_rows
+    from bayesnde_cli.runs.layout import RunLayout
+    from bayesnde_cli.stages.scoring_job import make_job, open_rows
 
     layout = RunLayout(options.run)
-    configs = {name: resolve(DensityConfig, flags={}, environ={}, preset=preset) for name, preset in BUDGETS.items()}
-    job = make_job(layout, scoring.Asked(), configs["default"])
+    configs = {name: resolve(DensitySettings, flags={}, environ={}, preset=preset) for name, preset in BUDGETS.items()}
+    job = make_job(layout, scoring_job.Asked(), configs["default"])
     test_rows = open_rows(job, Console(quiet=True))
     n_rows = min(options.rows, test_rows.n_rows)
-    rows = test_rows.block(0, n_rows).padded(n_rows)
+    rows = test_rows.block(0, n_rows)
 
-    def opened(config: DensityConfig) -> Any:
-        return scoring.open_engine(layout, replace(config, seed=job.seed, threads=options.threads)).engine
+    def opened(config: DensitySettings) -> Any:
+        return loading.open_engine(
+            layout, config.model_copy(update={"seed": job.seed, "threads": options.threads})
+        ).engine
 
     def told(name: str) -> None:
         print(f"{time.perf_counter() - started:7.0f} s  {name}", flush=True)
 
     started = time.perf_counter()
-    long, references = opened(replace(configs["default"], **REFERENCE)), []
+    long, references = opened(configs["default"].model_copy(update=REFERENCE)), []
     for index in (1, 2):
         seed = derive_seed(SEED, "reference", index)
         references.append(long.score(rows, long.sample(rows, seed), seed))
         told(f"reference {index} of 2")
     scores = {}
     for budget, name in (("paper", "paper"), ("default", "default, first try")):
-        engine, seed = opened(replace(configs[budget], escalations=0)), derive_seed(SEED, budget)
+        engine, seed = opened(configs[budget].model_copy(update={"escalations": 0})), derive_seed(SEED, budget)
         draws = engine.sample(rows, seed)
         scores[name] = engine.score(rows, draws, seed)
         told(name)
@@ -265,7 +255,9 @@ def error_figures(options: argparse.Namespace) -> dict[str, Any]:
     scores["default"] = opened(configs["default"]).score(rows, draws, seed)
     told("default")
     # And from as many draws of the proposal as the paper makes.
-    more = opened(replace(configs["default"], escalations=0, proposal_draws=configs["paper"].proposal_draws))
+    more = opened(
+        configs["default"].model_copy(update={"escalations": 0, "proposal_draws": configs["paper"].proposal_draws})
+    )
     scores["paper's proposal draws"] = more.score(rows, draws, seed)
     told("paper's proposal draws")
     return {"run": str(options.run), **compared(scores, references)}
@@ -315,93 +307,70 @@ def reaches(variant: Mapping[str, float], paper: Mapping[str, float]) -> bool:
 
 # Tables.
 
-HEADINGS = (
-    "shape", "budget", "gradients/s", "GFLOP/s", "peak", "of peak", "of peak, CPU", "s/block", "rows/s", "rows/CPU s",
-    *PARTS, "rest", "calls",
-)  # fmt: skip
-LINE = "{:<14}{:<9}{:>11}{:>9}{:>6}{:>9}{:>14}{:>9}{:>8}{:>12}" + "{:>7}" + "{:>10}" * 3 + "{:>8}{:>13}{:>6}  {}"
-ERROR_HEADINGS = (
-    "budget", "rows", "median |error|", "95 %", "largest", "mean error", "median se", "covered", "reliable",
-    "gradients/row", "of paper", "likelihoods/row",
-)  # fmt: skip
-ERROR_LINE = "{:<24}{:>5}{:>16}{:>9}{:>9}{:>12}{:>11}{:>9}{:>10}{:>15}{:>10}{:>17}"
+COLUMNS = {
+    "shape": "{shape:<8}",
+    "budget": "{budget:<9}",
+    "gradients/s": "{gradients_per_second:>11.0f}",
+    **PEAK_COLUMNS,
+    "s/block": "{block_seconds:>9.1f}",
+    "rows/s": "{rows_per_second:>8.2f}",
+    "rows/CPU s": "{rows_per_cpu_second:>12.2f}",
+    **{name: f"{{shares[{name}]:>13.1%}}" for name in (*PARTS, "rest")},
+    "HMC calls": "{calls[hmc]:>11}",
+    "proposal calls": "{calls[proposal]:>16}",
+}
+ERROR_COLUMNS = {
+    "budget": "{name:<24}",
+    "rows": "{n_rows:>5}",
+    "median |error|": "{median_absolute_error:>16.4f}",
+    "95 %": "{absolute_error_95:>9.4f}",
+    "largest": "{largest_absolute_error:>9.4f}",
+    "mean error": "{mean_error:>12.4f}",
+    "median s.e.": "{median_mc_se:>13.4f}",
+    "covered": "{covered_share:>9.0%}",
+    "reliable": "{reliable_share:>10.0%}",
+    "gradients/row": "{gradients_per_row:>15.0f}",
+    "of paper": "{gradients_of_paper:>10.1%}",
+    "likelihoods/row": "{likelihoods_per_row:>17.0f}",
+}
 
 
-def line_of(case: Mapping[str, Any]) -> str:
-    """The line of a case in the table of speed."""
-    return LINE.format(
-        f"p={case['columns']} z={case['latents']}",
-        case["budget"],
-        *(f"{case[name]:.0f}" for name in ("gradients_per_second", "gflop_per_second", "peak_gflop_per_second")),
-        *(f"{case[name]:.0%}" for name in ("peak_share", "peak_share_cpu")),
-        f"{case['block_seconds']:.1f}",
-        *(f"{case[name]:.2f}" for name in ("rows_per_second", "rows_per_cpu_second")),
-        *(f"{share:.1%}" for share in case["shares"].values()),
-        ", ".join(f"{name} {count['made']}/{count['of']}" for name, count in case["calls"].items()),
-    )
-
-
-def error_table(found: Mapping[str, Any]) -> str:
-    """The table of errors, and what it says of the bar."""
-    figures = ("median_absolute_error", "absolute_error_95", "largest_absolute_error", "mean_error", "median_mc_se")
+def print_errors(found: Mapping[str, Any]) -> None:
+    """Print the table of errors, and whether the default reaches the bar."""
     reference = found["reference"]
-    lines = [
+    print(
         f"{found['run']}, {found['n_rows']} test rows; the reference is finite for {reference['n_rows']}, reliable for "
-        f"{reference['reliable_share']:.0%}, its own median |error| {reference['median_absolute_error']:.4f}",
-        ERROR_LINE.format(*ERROR_HEADINGS),
-    ]
-    lines += [
-        ERROR_LINE.format(
-            name,
-            variant["n_rows"],
-            *(f"{variant[figure]:.4f}" for figure in figures),
-            *(f"{variant[figure]:.0%}" for figure in ("covered_share", "reliable_share")),
-            f"{variant['gradients_per_row']:.0f}",
-            f"{variant['gradients_of_paper']:.1%}",
-            f"{variant['likelihoods_per_row']:.0f}",
-        )
-        for name, variant in found["variants"].items()
-    ]
+        f"{reference['reliable_share']:.0%}, its own median |error| {reference['median_absolute_error']:.4f}"
+    )
+    print_cases(({"name": name, **variant} for name, variant in found["variants"].items()), ERROR_COLUMNS)
     bar = f"the paper's median error with at most {MOST_GRADIENTS:.0%} of its gradients"
-    lines += [f"{name}: {bar}: {'yes' if is_met else 'no'}" for name, is_met in found["reaches_paper"].items()]
-    return "\n".join(lines)
+    for name, is_met in found["reaches_paper"].items():
+        print(f"{name}: {bar}: {'yes' if is_met else 'no'}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print the tables line by line, write the JSON."""
-    shapes = [f"{p}x{d}" for p, d in SHAPES]
-    parser = argparse.ArgumentParser(description="Speed of scoring, and the error of the scores of a fitted run.")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
-    parser.add_argument("--seconds", type=float, default=30.0, help="timing of each case; the rest is extrapolated")
-    parser.add_argument(
-        "--only", nargs="*", choices=shapes, default=shapes, metavar="SHAPE", help=f"{', '.join(shapes)}; or none"
-    )
+    shapes, block_rows = [f"{p}x{d}" for p, d in SHAPES], DensitySettings().block_rows
+    parser = parser_of("Speed of scoring, and the error of the scores of a fitted run.", seconds=30.0)
+    only = f"{', '.join(shapes)}; or none"
+    parser.add_argument("--only", nargs="*", choices=shapes, default=shapes, metavar="SHAPE", help=only)
     parser.add_argument("--budgets", nargs="+", choices=BUDGETS, default=list(BUDGETS), help=", ".join(BUDGETS))
-    parser.add_argument("--block-rows", type=int, default=DensityConfig.block_rows, help="of the block that is timed")
+    parser.add_argument("--block-rows", type=int, default=block_rows, help="of the block that is timed")
     parser.add_argument("--width", type=int, default=256, help="of the hidden layers of decoder and encoder")
-    parser.add_argument("--threads", type=int, help="of TensorFlow; without it, all cores")
     parser.add_argument("--run", type=Path, help="a run with `refine` done: compare errors on its test rows")
     parser.add_argument("--rows", type=int, default=64, help="test rows of --run")
     options = parser.parse_args(argv)
     tf, device = load_tensorflow(threads=options.threads)
     tf.get_logger().setLevel("ERROR")  # every engine traces its own programs, which TensorFlow takes for a mistake
     print(f"TensorFlow {tf.__version__}, {device}; blocks of {options.block_rows} rows, width {options.width}")
-    cases = []
-    if options.only:
-        print(LINE.format(*HEADINGS), flush=True)
-        for case in measured(options, tf):
-            print(line_of(case), flush=True)
-            cases.append(case)
-    if any(case["is_extrapolated"] for case in cases):
-        print("extrapolated: calls made/all; those not made are counted at the mean time of the others")
-    errors = None
-    if options.run:
-        errors = error_figures(options)
-        print(error_table(errors))
-    if options.json:
-        settings = {name: getattr(options, name) for name in ("block_rows", "width", "seconds")}
-        run = {"tensorflow": tf.__version__, "device": device, **settings, "cases": cases, "errors": errors}
-        options.json.write_text(json.dumps(run, indent=2) + "\n", "utf-8")
+    cases = print_cases(measure(options, tf), COLUMNS)
+    if cases:
+        print("calls: made/all; those not made are counted at the mean time of the others")
+    errors = error_figures(options) if options.run else None
+    if errors:
+        print_errors(errors)
+    names = ("block_rows", "width", "seconds")
+    write_json(options, names, tensorflow=tf.__version__, device=device, cases=cases, errors=errors)
 
 
 if __name__ == "__main__":

@@ -99,10 +99,10 @@ def _measured(arguments: Sequence[str], log: Path) -> int:
 
     def loaded(**options: Any) -> Any:
         answer = load_tensorflow(**options)
-        from bayesnde_cli.inference import engine
+        from bayesnde_cli.inference import engine as programs_module
 
-        compiled = engine._compiled
-        engine._compiled = lambda function: programs.watched(compiled(function))  # type: ignore[assignment]
+        compiled = programs_module.compile_program
+        programs_module.compile_program = lambda function: programs.watched(compiled(function))
         return answer
 
     backend.load_tensorflow = loaded  # type: ignore[assignment]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
+from matplotlib import colormaps
 
-from bayesnde_cli.data.simulators.involute import Involute
-from bayesnde_cli.report.colours import scale_colours
-from bayesnde_cli.report.png import png_bytes
+from bayesnde_cli.report.sheets import png_bytes
+from bayesnde_cli.tables.simulators import Involute
 
-# The colours reach so many nats down from the highest true density.
+# The colours span this many nats below the highest true density.
 DEPTH = 6.0
 GAP_PIXELS, PIXELS_PER_POINT = 24, 2
 
@@ -30,7 +30,7 @@ def main(grid_file: str, picture_file: str) -> None:
     maps = []
     for log_density in (true, estimated):
         square = log_density.reshape(side, side).T[::-1]  # x2 upwards
-        colours = scale_colours(np.clip(1.0 + (square - top) / DEPTH, 0.0, 1.0))
+        colours = colormaps["viridis"](np.clip(1.0 + (square - top) / DEPTH, 0.0, 1.0), bytes=True)[..., :3]
         maps.append(np.repeat(np.repeat(colours, PIXELS_PER_POINT, axis=0), PIXELS_PER_POINT, axis=1))
     gap = np.full((len(maps[0]), GAP_PIXELS, 3), 255, np.uint8)
     Path(picture_file).write_bytes(png_bytes(np.concatenate([maps[0], gap, maps[1]], axis=1)))

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
+from bayesnde_cli.stages import loading
+
 # What is started in the background, or by nohup, may ignore these, and would hand that on to the processes of tests.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -85,23 +87,26 @@ def run(fitted: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(fitted, tmp_path / "run"))
 
 
-@pytest.fixture
-def reference(fitted: Path, tmp_path: Path, bayesnde: Callable, engines: list) -> bytes:
+@pytest.fixture(scope="session")
+def reference(fitted: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """density.parquet of the test rows, from one process."""
     import fake_engine
+    from bayesnde_cli.cli.main import run
 
-    calm = shutil.copytree(fitted, tmp_path / "calm")
-    assert bayesnde("density", "--run", calm, *fake_engine.SMALL).code == 0
-    return (calm / "density/test/density.parquet").read_bytes()
+    calm = shutil.copytree(fitted, tmp_path_factory.mktemp("calm") / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loading, "open_engine", loading.open_engine)  # put back afterwards
+        fake_engine.install()
+        assert run(["density", "--run", str(calm), *fake_engine.SMALL, "-q"]) == 0
+    return Path(calm / "density/test/density.parquet").read_bytes()
 
 
 @pytest.fixture
 def engines(monkeypatch: pytest.MonkeyPatch) -> list:
     """The engines that this process opens from now on: fake ones."""
     import fake_engine
-    from bayesnde_cli.stages import scoring
 
-    monkeypatch.setattr(scoring, "open_engine", scoring.open_engine)  # put back afterwards
+    monkeypatch.setattr(loading, "open_engine", loading.open_engine)  # put back afterwards
     return fake_engine.install()
 
 
@@ -109,8 +114,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list:
 def linear(monkeypatch: pytest.MonkeyPatch) -> list:
     """The draws and engines that this process opens from now on: those of a linear model."""
     import linear_model
-    from bayesnde_cli.stages import applying, scoring
 
-    monkeypatch.setattr(scoring, "open_engine", scoring.open_engine)  # put back afterwards
-    monkeypatch.setattr(applying, "open_prior", applying.open_prior)
+    monkeypatch.setattr(loading, "open_engine", loading.open_engine)  # put back afterwards
+    monkeypatch.setattr(loading, "open_prior", loading.open_prior)
     return linear_model.install()

@@ -1,18 +1,16 @@
 """What can befall a file of a run: each damage is a function from the file's bytes to other bytes."""
 
-import io
 import json
 import random
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bayesnde_cli.artifacts import arrays
-from bayesnde_cli.artifacts.sealed import SEAL, sealed_bytes
-from bayesnde_cli.artifacts.tables import Stamp, writing_table
+from bayesnde_cli.runs import files, parquet_files
+from bayesnde_cli.runs.parquet_files import Stamp
 
 Damage = Callable[[Path, random.Random], None]
 
@@ -33,40 +31,30 @@ def flipped(path: Path, chance: random.Random) -> None:
 
 
 def newer(path: Path, chance: random.Random) -> None:
-    """The file as a later version would write it: whole, sealed, and of a schema that nobody here knows."""
+    """The file as another version of the program would write it."""
     if path.suffix == ".json":
         document = json.loads(path.read_bytes()) | {"schema_version": 99}
-        is_sealed = document.pop(SEAL, None) is not None
-        path.write_bytes(sealed_bytes(document) if is_sealed else json.dumps(document).encode())
+        path.write_bytes(json.dumps(document).encode())
     elif path.suffix == ".npz":
-        found, facts = arrays.read_arrays(path)
-        known, arrays.SCHEMA_VERSION = arrays.SCHEMA_VERSION, 99
-        arrays.write_arrays(path, found, facts)
-        arrays.SCHEMA_VERSION = known
+        found, facts = files.read_arrays(path)
+        with _format_version(99):
+            files.write_arrays(path, found, facts)
     elif path.suffix == ".parquet":
         table = pq.read_table(path)
-        said = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
-        rewrite(path, table, said | {"bayesnde.schema_version": "99"})
+        with _format_version(99):
+            parquet_files.write_table(path, table, stamp_of(table))
 
 
-def rewrite(path: Path, table: object, said: dict[str, str]) -> None:
-    """Write a table again, whole and with a digest of its own, so that it says this about itself."""
-    of = {name.removeprefix("bayesnde."): value for name, value in said.items()}
-    stamp = Stamp(of["schema"], int(of["schema_version"]), of["run_id"], of.get("plan_hash"), of.get("made_with"),
-                  int(of["block"]) if "block" in of else None)  # fmt: skip
-    with writing_table(path, table.schema, stamp) as writer:  # type: ignore[attr-defined]
-        writer.write(table)
+def stamp_of(table: pa.Table) -> Stamp:
+    """The stamp of a table of a run."""
+    said = {key.decode().removeprefix("bayesnde."): value.decode() for key, value in table.schema.metadata.items()}
+    block = int(said["block"]) if "block" in said else None
+    return Stamp(said["schema"], said["run_id"], said.get("plan_hash"), said.get("made_with"), block)
 
 
-def zipped(members: dict[str, bytes], how: int = zipfile.ZIP_STORED) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", how) as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
-    return buffer.getvalue()
-
-
-def npy_bytes(array: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    return buffer.getvalue()
+@contextmanager
+def _format_version(version: int) -> Iterator[None]:
+    known = files.FORMAT_VERSION
+    files.FORMAT_VERSION = parquet_files.FORMAT_VERSION = version
+    yield
+    files.FORMAT_VERSION = parquet_files.FORMAT_VERSION = known

@@ -1,30 +1,32 @@
 """A stand-in for the numerical engine, and `bayesnde` with it: a fast function of a block's rows, draws and seed.
 
 Run as `python fake_engine.py '{"dies_at": 3}' density --run r …`: the command line in a process of its own, which may
-be told to die in the middle of a block, to be slow, to read slowly, or to go through the blocks in another order.
+die in the middle of a block or be slow.
 """
 
 import json
 import os
-import random
 import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bayesnde_cli.artifacts import manifest as manifests
-from bayesnde_cli.artifacts.layout import RunLayout
-from bayesnde_cli.config import PosteriorConfig
-from bayesnde_cli.inference.block import Draws, Rows
-from bayesnde_cli.stages.scoring.engine import Opened
+from bayesnde_cli import stopping
+from bayesnde_cli.inference.diagnostics import Draws
+from bayesnde_cli.rows import Rows
+from bayesnde_cli.runs.layout import RunLayout
+from bayesnde_cli.runs.manifest import Manifest, describe_outputs
+from bayesnde_cli.settings.stage_settings import PosteriorSettings
+from bayesnde_cli.stages import loading
+from bayesnde_cli.stages.loading import Opened
 
 N_LATENT = 3
+_CALL_SECONDS = 0.1
 # Small blocks, few draws: about eight blocks of the test rows, the last one not full.
 SMALL = ["--block-rows", "8", "--draws", "4", "--chains", "2"]
 
@@ -33,7 +35,7 @@ SMALL = ["--block-rows", "8", "--draws", "4", "--chains", "2"]
 class FakeEngine:
     """Draws and figures that depend on every bit of what the engine is given."""
 
-    config: PosteriorConfig
+    config: PosteriorSettings
     dies_at: int | None = None  # in the n-th block of this process
     seconds: float = 0.0  # for each block
     n_quick: int = 0  # but for the first ones
@@ -50,10 +52,15 @@ class FakeEngine:
         shape = (n_rows, self.config.chains, self.config.draws, N_LATENT)
         z = rng.normal(size=shape) + _digest(rows)[:, None, None, None]
         gradients = np.full(n_rows, self.config.draws * self.config.leapfrogs, np.int64)
-        return Draws(z.astype(np.float32), rng.uniform(size=n_rows).astype(np.float32),
-                     rng.integers(0, 3, n_rows).astype(np.int32), rng.uniform(size=n_rows).astype(np.float32),
-                     gradients, rng.uniform(size=n_rows).astype(np.float32),
-                     rng.normal(size=(n_rows, 2, N_LATENT)).astype(np.float32))  # fmt: skip
+        return Draws(
+            z.astype(np.float32),
+            rng.uniform(size=n_rows).astype(np.float32),
+            rng.integers(0, 3, n_rows).astype(np.int32),
+            rng.uniform(size=n_rows).astype(np.float32),
+            gradients,
+            rng.uniform(size=n_rows).astype(np.float32),
+            rng.normal(size=(n_rows, 2, N_LATENT)).astype(np.float32),
+        )
 
     def diagnostics(self, draws: Draws) -> dict[str, np.ndarray]:
         spread = draws.z.std(axis=(1, 2)).max(axis=1).astype(np.float64)
@@ -67,7 +74,8 @@ class FakeEngine:
         if self.tells is not None:
             with open(self.tells, "a") as file:
                 file.write(f"{seed}\n")
-        time.sleep(self.seconds if self.n_scored > self.n_quick else 0.0)
+        if self.n_scored > self.n_quick:
+            _compute(self.seconds)
         if self.n_scored == self.dies_at:
             os._exit(9)
         rng = np.random.Generator(np.random.Philox(seed))
@@ -97,6 +105,14 @@ class FakeEngine:
         }
 
 
+def _compute(seconds: float) -> None:
+    """Take this long, in short calls, after each of which a signal may stop the process."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        time.sleep(min(left, _CALL_SECONDS))
+        stopping.check()
+
+
 def _digest(rows: Rows) -> np.ndarray:
     """A number for each row, (rows,) float64, that no missing cell plays a part in."""
     cells = np.where(True if rows.observed is None else rows.observed, rows.x, 0.0).astype(np.float64)
@@ -107,71 +123,52 @@ def _digest(rows: Rows) -> np.ndarray:
 def pretend_refined(run: Path, weights: bytes = b"weights") -> None:
     """Give a prepared run something that looks like the outputs of `warmstart` and `refine`."""
     layout = RunLayout(run)
-    prepared = manifests.read(layout.manifest_file("prepare"))
+    prepared = Manifest.read(layout.manifest_file("prepare"))
     inputs = {"prepare/train.parquet": {**prepared.outputs["train.parquet"], "path": "prepare/train.parquet"}}
     folder = layout.stage_dir("refine")
     layout.weights_dir("refine").mkdir(parents=True, exist_ok=True)
     outputs = [layout.weights_dir("refine") / "model.npz", layout.latents_file()]
     for path in outputs:
         path.write_bytes(weights)
-    manifests.write(
-        layout.manifest_file("refine"),
-        manifests.Manifest(
-            stage="refine", set_name=None, run_id=prepared.run_id, identity={"weights": weights.decode()}, config={},
-            seed=0, inputs=inputs, outputs=manifests.describe_outputs(folder, outputs), device="cpu", started="",
-        ),
-    )  # fmt: skip
+    Manifest(
+        stage="refine",
+        set_name=None,
+        run_id=prepared.run_id,
+        identity={"weights": weights.decode()},
+        config={},
+        seed=0,
+        inputs=inputs,
+        outputs=describe_outputs(folder, outputs),
+        device="cpu",
+        started="",
+    ).write(layout.manifest_file("refine"))
 
 
 def pretend_warmed(run: Path) -> None:
     """Give a run that pretends to be refined something that looks like the outputs of `warmstart`."""
     layout = RunLayout(run)
     shutil.copytree(layout.stage_dir("refine"), layout.stage_dir("warmstart"))
-    refined = manifests.read(layout.manifest_file("refine"))
-    manifests.write(layout.manifest_file("warmstart"), replace(refined, stage="warmstart"))
+    refined = Manifest.read(layout.manifest_file("refine"))
+    refined.model_copy(update={"stage": "warmstart"}).write(layout.manifest_file("warmstart"))
 
 
 def install(**options: Any) -> list[FakeEngine]:
     """Have the scoring stages open fake engines; those that are opened, in a list that grows."""
-    from bayesnde_cli.stages import scoring
 
     opened: list[FakeEngine] = []
 
-    def factory(layout: RunLayout, config: PosteriorConfig, *, is_verbose: bool = False) -> Opened:
+    def factory(layout: RunLayout, config: PosteriorSettings, *, is_verbose: bool = False) -> Opened:
         opened.append(FakeEngine(config, **options))
         return Opened(opened[-1], "fake")
 
-    scoring.open_engine = factory  # type: ignore[assignment]
+    loading.open_engine = factory  # type: ignore[assignment]
     return opened
-
-
-def _read_slowly(seconds: float) -> None:
-    """Have a process take its time over reading a file of the user."""
-    from bayesnde_cli.stages.scoring import rows
-
-    model_rows = rows.model_rows
-
-    def slow(*args: Any) -> Iterator[Any]:
-        time.sleep(seconds)
-        yield from model_rows(*args)
-
-    rows.model_rows = slow  # type: ignore[assignment]
 
 
 def main() -> int:
     from bayesnde_cli.cli.main import run
-    from bayesnde_cli.stages import scoring
 
     options = json.loads(sys.argv[1])
-    _read_slowly(options.pop("reading_seconds", 0.0))
-    order = options.pop("order", None)
-    if order is not None:
-        share = scoring.share
-
-        def shuffled(layout: Any, plan: Any, blocks: Any, *rest: Any) -> None:
-            share(layout, plan, random.Random(order).sample(list(blocks), len(blocks)), *rest)
-
-        scoring.share = shuffled
     tells_memory = options.pop("tells_memory", False)
     install(**options)
     code = run(sys.argv[2:])

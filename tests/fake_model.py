@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from bayesnde_cli.artifacts.layout import RunLayout
-from bayesnde_cli.config import EvaluateConfig
+from bayesnde_cli.runs.layout import RunLayout
+from bayesnde_cli.settings.stage_settings import EvaluateSettings
 
 
 @dataclass
@@ -36,13 +36,14 @@ class NormalModel:
 
 def install(monkeypatch: pytest.MonkeyPatch, model: NormalModel) -> list[NormalModel]:
     """Have `evaluate` open this model; those that are opened, in a list that grows."""
-    from bayesnde_cli.stages import evaluate
+
+    from bayesnde_cli.stages import loading
 
     opened: list[NormalModel] = []
 
-    def factory(layout: RunLayout, config: EvaluateConfig, *, is_verbose: bool = False) -> NormalModel:
+    def factory(layout: RunLayout, config: EvaluateSettings, *, is_verbose: bool = False) -> NormalModel:
         opened.append(model)
         return model
 
-    monkeypatch.setattr(evaluate, "open_model", factory)
+    monkeypatch.setattr(loading, "open_model", factory)
     return opened

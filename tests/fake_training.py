@@ -1,55 +1,62 @@
-"""A stand-in for the compiled rounds of training: weights that depend on every round before, in a few operations.
+"""A replacement for the compiled rounds of training: weights that depend on every earlier round, in a few operations.
 
-What is left is all that a training stage does around its rounds: looks, checkpoints, choosing, publishing.
+What remains is all that a training stage does around its rounds: validation checks, checkpoints, selection, writing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import tensorflow as tf
 
-from bayesnde_cli.model.parameters import Parameters
-from bayesnde_cli.stages.training import fitting
-from bayesnde_cli.stages.training.phases import Networks, Phase
-from bayesnde_cli.stages.training.rows import Rows
-from bayesnde_cli.training import autoencoder_state
-from bayesnde_cli.training.autoencoder_state import AutoencoderState
-from bayesnde_cli.training.diagnostics import DIAGNOSTICS
+from bayesnde_cli.model.coders import Networks
+from bayesnde_cli.model.layers import Parameters
+from bayesnde_cli.rows import Rows
+from bayesnde_cli.training import recipes, selection
+from bayesnde_cli.training.loop import Phase
+from bayesnde_cli.training.objectives import Objective, Pace, State
+from bayesnde_cli.training.selection import DIAGNOSTICS
 
 
 def install() -> None:
     """Have the training stages of this process run such rounds."""
-    fitting.phases_of = _phases  # type: ignore[assignment]
-    fitting.Judge = _Judge  # type: ignore[assignment,misc]
+    recipes.phases_of = _phases  # type: ignore[assignment]
+    selection.ValidationCheck = _Check  # type: ignore[assignment,misc]
 
 
 @contextmanager
 def installed() -> Iterator[None]:
     """Have them run such rounds for a while."""
-    before = fitting.phases_of, fitting.Judge
-    install()
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recipes, "phases_of", _phases)
+        patch.setattr(selection, "ValidationCheck", _Check)
         yield
-    finally:
-        fitting.phases_of, fitting.Judge = before  # type: ignore[misc]
 
 
-def _phases(config: Any, networks: Networks, rows: Rows) -> list[Phase]:
+def fake_phase(name: str, run: Callable[..., Any], pace: Pace, **fields: Any) -> Phase:
+    """A phase whose rounds are calls of `run`."""
+    objective = Objective((), _unused, _unused, **fields.pop("functions", {}))
+    return type("FakePhase", (Phase,), {"run": staticmethod(run)})(name, objective, pace, **fields)
+
+
+def _phases(settings: Any, networks: Networks, rows: Rows) -> list[Phase]:
     """Two phases for `warmstart`, the second of which begins with the best weights of the first; one for `refine`."""
-    names = ("columns", "elbo") if config.stage == "warmstart" else ("importance",)
-    return [
-        Phase(name, n_rounds=config.epochs or 4, rounds_per_epoch=1, steps_per_round=1, n_looks=None,
-              start=autoencoder_state.start, run=_round, settle=_settle, has_fresh_noise=config.fresh_noise)
-        for name in names
-    ]  # fmt: skip
+    names = ("columns", "elbo") if settings.stage == "warmstart" else ("importance",)
+    pace = Pace(len(rows), 1, 1, settings.epochs or 4, 1)
+    functions = {"settle": _settle}
+    return [fake_phase(name, _round, pace, functions=functions, has_fresh_noise=settings.fresh_noise) for name in names]
 
 
-def _settle(state: AutoencoderState, x: tf.Tensor, y: Any, seed: tf.Tensor) -> AutoencoderState:
-    return _round(state, x, y, seed + 1)[0]
+def _unused(*_: Any) -> Any:
+    raise AssertionError("a round of an objective was traced")
 
 
-def _round(state: AutoencoderState, x: tf.Tensor, y: Any, seed: tf.Tensor) -> tuple[AutoencoderState, dict[str, Any]]:
+def _settle(state: State, data: Any, seed: tf.Tensor) -> State:
+    return _round(state, data, seed + 1)[0]
+
+
+def _round(state: State, data: Any, seed: tf.Tensor) -> tuple[State, dict[str, Any]]:
     number = state.round + 1
     parameters = {
         name: 0.5 * values + tf.random.stateless_normal(values.shape, tf.stack([seed + index, number]))
@@ -57,13 +64,13 @@ def _round(state: AutoencoderState, x: tf.Tensor, y: Any, seed: tf.Tensor) -> tu
     }
     average = {name: 0.9 * state.average[name] + 0.1 * values for name, values in parameters.items()}
     done = state._replace(parameters=parameters, average=average, round=number)
-    return done, {"loss": tf.reduce_mean(x) + _size(parameters), "first_bad_step": tf.constant(-1)}
+    return done, {"loss": tf.reduce_mean(data[0]) + _size(parameters), "first_bad_step": tf.constant(-1)}
 
 
-class _Judge:
-    """Figures that any bit of the weights decides."""
+class _Check:
+    """Figures that depend on every bit of the weights."""
 
-    def __init__(self, config: Any, networks: Networks, validation: Rows) -> None:
+    def __init__(self, settings: Any, networks: Networks, validation: Rows) -> None:
         self._offset = float(validation.x.sum())
 
     def __call__(self, weights: Parameters) -> dict[str, float | None]:

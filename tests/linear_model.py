@@ -11,10 +11,12 @@ from functools import cached_property
 import numpy as np
 from scipy.stats import multivariate_normal
 
-from bayesnde_cli.artifacts.layout import RunLayout
-from bayesnde_cli.config import PosteriorConfig
-from bayesnde_cli.inference.block import Draws, Rows
-from bayesnde_cli.stages.scoring.engine import Opened
+from bayesnde_cli.inference.diagnostics import Draws
+from bayesnde_cli.rows import Rows
+from bayesnde_cli.runs.layout import RunLayout
+from bayesnde_cli.settings.stage_settings import PosteriorSettings
+from bayesnde_cli.stages import loading
+from bayesnde_cli.stages.loading import Opened
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class LinearModel:
 
 @dataclass
 class LinearPrior:
-    """Draws from a linear model, as `PriorDraws` makes them from the decoder."""
+    """Draws from a linear model, as `Prior` makes them from the decoder."""
 
     model: LinearModel
     block_rows: int
@@ -87,8 +89,12 @@ class LinearEngine:
                 log_density[index] = self.model.log_density(rows.x[index, columns], columns, classes[index])
         log_density[np.isin(classes, self.lost)] = np.nan
         reliable = ~np.isin(classes, [*self.lost, *self.doubtful])
-        return {"log_density_scaled": log_density, "mc_se": 0.01 * (1.0 + classes), "reliable": reliable,
-                "n_gradients": np.full(len(log_density), 9)}  # fmt: skip
+        return {
+            "log_density_scaled": log_density,
+            "mc_se": 0.01 * (1.0 + classes),
+            "reliable": reliable,
+            "n_gradients": np.full(len(log_density), 9),
+        }
 
 
 # For the run that the fixture `fitted` makes: three features, two classes.
@@ -102,19 +108,20 @@ OF_FITTED = LinearModel(
 
 def install(model: LinearModel = OF_FITTED) -> list[LinearPrior | LinearEngine]:
     """Have the commands open the model; what they open, in a list that grows."""
-    from bayesnde_cli.stages import applying, scoring
 
     opened: list[LinearPrior | LinearEngine] = []
 
-    def prior(layout: RunLayout, config: PosteriorConfig, block_rows: int, *, is_verbose: bool = False) -> LinearPrior:
+    def prior(
+        layout: RunLayout, config: PosteriorSettings, block_rows: int, *, is_verbose: bool = False
+    ) -> LinearPrior:
         opened.append(LinearPrior(model, block_rows))
         return opened[-1]  # type: ignore[return-value]
 
-    def engine(layout: RunLayout, config: PosteriorConfig, *, is_verbose: bool = False) -> Opened:
+    def engine(layout: RunLayout, config: PosteriorSettings, *, is_verbose: bool = False) -> Opened:
         opened.append(LinearEngine(model))
         return Opened(opened[-1], "fake")  # type: ignore[arg-type]
 
-    applying.open_prior, scoring.open_engine = prior, engine  # type: ignore[assignment]
+    loading.open_prior, loading.open_engine = prior, engine  # type: ignore[assignment]
     return opened
 
 

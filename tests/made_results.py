@@ -3,8 +3,7 @@
 import re
 from typing import Any
 
-from bayesnde_cli.stages.reproduce.experiments import EXPERIMENTS
-from bayesnde_cli.stages.reproduce.result import Result
+from bayesnde_cli.reproduce.experiments import EXPERIMENTS, Result
 
 ROWS = "a" * 64  # the hash of all rows
 

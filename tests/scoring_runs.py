@@ -5,18 +5,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 import fake_engine
-from bayesnde_cli.artifacts import manifest as manifests
-from bayesnde_cli.artifacts import plan as plans
-from bayesnde_cli.artifacts.blocks import publish_block
-from bayesnde_cli.artifacts.layout import RunLayout
-from bayesnde_cli.artifacts.sealed import SEAL, sealed_bytes
-from bayesnde_cli.artifacts.tables import write_table
+from bayesnde_cli.runs.layout import RunLayout
 from fake_engine import SMALL
 
 # Of `evaluate`: little of what it can do.
@@ -37,30 +29,6 @@ def other_set(run: Path, stage: str = "density") -> str:
     """The one set of the run that is not `test`."""
     (name,) = [name for name in RunLayout(run).sets(stage) if name != "test"]
     return name
-
-
-def as_of_before(run: Path, set_name: str = "test") -> None:
-    """Make the densities of a set, complete or begun, what a bayesnde of tables of version 1 has left."""
-    layout = RunLayout(run)
-    path = layout.plan_file("density", set_name)
-    found = json.loads(path.read_text())
-    found.pop(SEAL)
-    found["settings"].pop("table_version")
-    path.write_bytes(sealed_bytes(found))
-    plan = plans.read(path)
-    for block in sorted(plans.blocks_done(layout, plan)):
-        table = pq.read_table(layout.block_file("density", set_name, block)).drop_columns(["mc_se_is"])
-        layout.block_file("density", set_name, block).unlink()
-        publish_block(layout, plan, block, table.replace_schema_metadata(None))
-    if not layout.manifest_file("density", set_name).exists():
-        return
-    path = layout.density_file(set_name)
-    batches = pq.read_table(path).drop_columns(["mc_se_is"]).replace_schema_metadata(None).to_batches()
-    path.unlink()
-    write_table(path, batches, schema_name="density", schema_version=1, run_id=plan.run_id, plan_hash=plan.plan_hash)
-    manifest = manifests.read(layout.manifest_file("density", set_name))
-    outputs = manifests.describe_outputs(path.parent, [path.parent / name for name in manifest.outputs])
-    manifests.write(layout.manifest_file("density", set_name), replace(manifest, outputs=outputs))
 
 
 class Notes:

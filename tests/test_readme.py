@@ -1,7 +1,7 @@
 """The README's commands are tests: what it shows works, what it lists is what there is."""
 
-import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bayesnde_cli.cli.commands import COMMANDS
-from bayesnde_cli.config import preset_names
-from bayesnde_cli.data.simulators import SIMULATORS
+from bayesnde_cli.cli.main import COMMANDS
 from bayesnde_cli.errors import EXIT_CODES
+from bayesnde_cli.settings.resolve import preset_names
+from bayesnde_cli.tables.simulator_catalogue import SIMULATORS
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -20,10 +20,26 @@ README = (ROOT / "README.md").read_text("utf-8")
 
 # The commands as they stand, on little: how well `fast` fits is seen where the main command runs.
 _BRIEF = {
-    "BAYESNDE_PREPARE_TEST_ROWS": "40", "BAYESNDE_WARMSTART_STEPS": "100", "BAYESNDE_WARMSTART_CHECKS": "1",
-    "BAYESNDE_REFINE_STEPS": "100", "BAYESNDE_REFINE_CHECKS": "1", "BAYESNDE_DENSITY_BLOCK_ROWS": "40",
-    "BAYESNDE_DENSITY_ESCALATIONS": "0", "BAYESNDE_EVALUATE_TYPICALITY_ROWS": "50",
-}  # fmt: skip
+    f"BAYESNDE_{name}": value
+    for name, value in {
+        "PREPARE_TEST_ROWS": "8",
+        "WARMSTART_STEPS": "8",
+        "WARMSTART_CHECKS": "1",
+        "WARMSTART_COLUMN_STEPS": "0",
+        "WARMSTART_WIDTH": "8",
+        "WARMSTART_DEPTH": "1",
+        "REFINE_STEPS": "8",
+        "REFINE_CHECKS": "1",
+        "DENSITY_BLOCK_ROWS": "8",
+        "DENSITY_ESCALATIONS": "0",
+        "DENSITY_CHAINS": "2",
+        "DENSITY_DRAWS": "8",
+        "DENSITY_PROPOSAL_DRAWS": "100",
+        "EVALUATE_BASELINES": "false",
+        "EVALUATE_GENERATED_ROWS": "50",
+        "EVALUATE_TYPICALITY_ROWS": "50",
+    }.items()
+}
 
 
 def _block(mark: str) -> str:
@@ -47,8 +63,21 @@ def test_the_two_commands_are_one_line_each_and_make_their_own_environment() -> 
     assert README.index("main-command") < README.index("test-command") < 1600
 
 
+@pytest.mark.slow
 def test_the_python_example_works_as_it_stands(tmp_path: Path) -> None:
+    """But for its networks and budgets, which are smaller here."""
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    settings = {
+        "warmstart.width": 16,
+        "warmstart.depth": 1,
+        "warmstart.steps": 300,
+        "refine.steps": 50,
+        "density.proposal_draws": 500,
+        "density.escalations": 0,
+    }
+    code = code.replace('BayesNDE(preset="fast")', f'BayesNDE(preset="fast", settings={settings})')
+    assert "settings=" in code
+    code = "import warnings; warnings.simplefilter('ignore')\n" + code
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.split()[0]) == pytest.approx(-5.05, abs=0.6)  # the mean true log-density of these rows
@@ -61,27 +90,29 @@ def test_ci_takes_both_commands_from_the_readme() -> None:
     assert "readme_command main-command" in script
 
 
-def test_every_example_command_works_as_it_stands(tmp_path: Path) -> None:
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    for name in ("data.csv", "part-1.csv"):
-        rows = "\n".join(
-            f"{index * 0.37 % 1:.4f},{index * 0.61 % 1:.4f},{'ab'[index % 2]},{index % 3}" for index in range(90)
-        )
-        (tmp_path / name).write_text(f"x,y,class,note1\n{rows}\n")
-    subprocess.run("gzip -k -c part-1.csv > part-2.csv.gz", shell=True, cwd=tmp_path, check=True)
-    bin_folder = tmp_path / "bin"
-    bin_folder.mkdir()
-    launcher = bin_folder / "bayesnde"
-    launcher.write_text(f'#!/bin/sh\nexec {sys.executable} -m bayesnde_cli "$@"\n')
-    launcher.chmod(0o755)
+@pytest.mark.slow
+def test_every_example_command_works_as_it_stands(
+    bayesnde: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process, so that TensorFlow is loaded once; commands with a pipe get a shell."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in _BRIEF.items():
+        monkeypatch.setenv(name, value)
+    Path("examples").symlink_to(ROOT / "examples")
+    rows = [f"{index * 0.37 % 1:.4f},{index * 0.61 % 1:.4f},{'ab'[index % 2]},{index % 3}" for index in range(90)]
+    for name in ("data.csv", "part-1.csv", "part-2.csv"):
+        Path(name).write_text("\n".join(["x,y,class,note1", *rows]) + "\n")
+    subprocess.run(["gzip", "part-2.csv"], check=True)
     commands = [command for command in _example_commands() if "bank-full.csv" not in command]
     assert len(commands) >= 8
     for command in commands:
-        script = f"set -o pipefail; PATH={bin_folder}:$PATH; {command}"
-        done = subprocess.run(
-            ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, env={**os.environ, **_BRIEF}
-        )
-        assert done.returncode == 0, (command, done.stderr)
+        if "|" in command:
+            script = f'set -o pipefail; bayesnde() {{ {sys.executable} -m bayesnde_cli "$@"; }}; {command}'
+            done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+            code, err = done.returncode, done.stderr
+        else:
+            code, _, err = bayesnde(*shlex.split(command)[1:])
+        assert code == 0, (command, err)
 
 
 @pytest.mark.parametrize("code", EXIT_CODES)

@@ -7,10 +7,11 @@ import pyarrow as pa
 
 import fake_engine
 import fake_model
-from bayesnde_cli.artifacts import manifest as manifests
-from bayesnde_cli.artifacts.arrays import write_arrays
-from bayesnde_cli.artifacts.layout import RunLayout
-from bayesnde_cli.artifacts.tables import write_table
+from bayesnde_cli.runs.files import write_arrays
+from bayesnde_cli.runs.layout import RunLayout
+from bayesnde_cli.runs.manifest import Manifest, describe_outputs
+from bayesnde_cli.runs.parquet_files import Stamp, write_table
+from bayesnde_cli.stages import loading
 
 # Two blocks of the test rows.
 SMALL = ["--block-rows", "32", "--draws", "4", "--chains", "2"]
@@ -18,8 +19,8 @@ FEW = ["--generated-rows", "60", "--typicality-rows", "60", "--no-baselines", "-
 _N_ROWS, _N_LATENT = 600, 2
 
 
-def whole_run(folder: Path, *, seed: int = 0) -> Path:
-    """A run in `folder`: all stages on the test rows, and `density` on the file `new.csv` beside it."""
+def whole_run(folder: Path, *, seed: int = 0, is_evaluated: bool = True) -> Path:
+    """A run in `folder`: all stages on the test rows, and `density` on the file `new.csv` next to it."""
     from bayesnde_cli.cli.main import run
 
     rng = np.random.default_rng(seed)
@@ -36,13 +37,14 @@ def whole_run(folder: Path, *, seed: int = 0) -> Path:
     assert run(["posterior", *SMALL, *where]) == 0
     assert run(["density", *SMALL, *where]) == 0
     assert run(["density", str(folder / "new.csv"), *SMALL, *where]) == 0
-    assert run(["evaluate", *FEW, *where]) == 0
+    if is_evaluated:
+        assert run(["evaluate", *FEW, *where]) == 0
     return folder / "run"
 
 
 def _trained(layout: RunLayout, stage: str, reads: str, rng: np.random.Generator) -> None:
     """What a training stage leaves, filled with random numbers."""
-    prepared = manifests.read(layout.manifest_file("prepare"))
+    prepared = Manifest.read(layout.manifest_file("prepare"))
     names = [layout.history_file(stage), layout.selection_file(stage), layout.weights_dir(stage) / "model.npz"]
     steps = {"phase": ["elbo"] * 3, "epoch": [1.0, 2.0, 3.0], "step": [10, 20, 30]}
     tables = {"history": pa.table({**steps, "loss": rng.normal(size=3)})}
@@ -55,19 +57,23 @@ def _trained(layout: RunLayout, stage: str, reads: str, rng: np.random.Generator
         tables["latents"] = pa.table({"row_id": np.arange(_N_ROWS), "z_mean": lists, "z_sd": lists})
     for path in names:
         if path.stem in tables:
-            write_table(path, tables[path.stem], schema_name=path.stem, schema_version=1, run_id=prepared.run_id)
+            write_table(path, tables[path.stem], Stamp(path.stem, prepared.run_id))
     arrays, facts = small_networks(rng)
     write_arrays(layout.weights_dir(stage) / "model.npz", arrays, {**facts, "run_id": prepared.run_id})
     upstream, _, output = reads.partition("/")
-    recorded = manifests.read(layout.manifest_file(upstream)).outputs[output]
-    manifests.write(
-        layout.manifest_file(stage),
-        manifests.Manifest(
-            stage=stage, set_name=None, run_id=prepared.run_id, identity={"settings": {}, "inputs": {}},
-            config={"select": "marginal", "depth": 1, "width": 4}, seed=0, inputs={reads: {**recorded, "path": reads}},
-            outputs=manifests.describe_outputs(layout.stage_dir(stage), names), device="cpu", started="",
-        ),
-    )  # fmt: skip
+    recorded = Manifest.read(layout.manifest_file(upstream)).outputs[output]
+    Manifest(
+        stage=stage,
+        set_name=None,
+        run_id=prepared.run_id,
+        identity={"settings": {}, "inputs": {}},
+        config={"select": "marginal", "depth": 1, "width": 4},
+        seed=0,
+        inputs={reads: {**recorded, "path": reads}},
+        outputs=describe_outputs(layout.stage_dir(stage), names),
+        device="cpu",
+        started="",
+    ).write(layout.manifest_file(stage))
 
 
 def small_networks(rng: np.random.Generator) -> tuple[dict[str, np.ndarray], dict]:
@@ -82,19 +88,24 @@ def small_networks(rng: np.random.Generator) -> tuple[dict[str, np.ndarray], dic
             arrays[f"{network}/{layer}/kernel"] = rng.normal(size=shape).astype(np.float32)
             arrays[f"{network}/{layer}/bias"] = np.zeros(shape[1], np.float32)
         facts[network] = {
-            "n_in": n_in, "n_out": n_out, "heads": list(heads[network]), "n_classes": n_classes, "kind": "mlp",
-            "width": width, "depth": 1, "activation": "leaky_relu",
-        }  # fmt: skip
+            "n_in": n_in,
+            "n_out": n_out,
+            "heads": list(heads[network]),
+            "n_classes": n_classes,
+            "kind": "mlp",
+            "width": width,
+            "depth": 1,
+            "activation": "leaky_relu",
+        }
     return arrays, facts
 
 
 def install(monkeypatch: object) -> None:
     """Have all commands open stand-ins, until the test ends."""
     import linear_model
-    from bayesnde_cli.stages import applying, scoring
 
-    monkeypatch.setattr(scoring, "open_engine", scoring.open_engine)  # type: ignore[attr-defined]
-    monkeypatch.setattr(applying, "open_prior", applying.open_prior)  # type: ignore[attr-defined]
+    monkeypatch.setattr(loading, "open_engine", loading.open_engine)  # type: ignore[attr-defined]
+    monkeypatch.setattr(loading, "open_prior", loading.open_prior)  # type: ignore[attr-defined]
     linear_model.install()
     fake_engine.install()
     fake_model.install(monkeypatch, fake_model.NormalModel())  # type: ignore[arg-type]

@@ -6,10 +6,11 @@ An error prints as
       missing: 4, 12, 20
     hint: run `bayesnde density --shard 5/8`
 
-The class decides the exit code. Anything that is neither a `BayesndeError` nor `Stopped` is a bug of ours
-and keeps its traceback.
+The class decides the exit code. Any exception that is neither a `BayesndeError` nor `Stopped` is a bug and keeps its
+traceback.
 """
 
+import difflib
 from collections.abc import Sequence
 
 EXIT_CODES: dict[int, str] = {
@@ -19,7 +20,7 @@ EXIT_CODES: dict[int, str] = {
     3: "a stage's input is missing or stale",
     4: "numerical failure",
     5: "a --require was not met",
-    75: "stopped by a signal after saving; run again to go on",
+    75: "stopped by a signal after saving; run again to resume",
 }
 
 LONGEST_LINE = 2000  # characters of a line of a message: names may be of any length
@@ -36,6 +37,18 @@ def one_line(text: str) -> str:
     return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…"
 
 
+def nearest(word: str, words: Sequence[str]) -> str | None:
+    """The known word that the user probably meant."""
+    matches = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
+    return matches[0] if matches else None
+
+
+def nearest_hint(word: str, words: Sequence[str], otherwise: str) -> str:
+    """A hint that names the nearest known word, or the other hint if none is near."""
+    match = nearest(word, words)
+    return f"did you mean '{match}'?" if match else otherwise
+
+
 class BayesndeError(Exception):
     """A mistake with a message in three parts: what, found, way out. Each is a line, `found` may be several."""
 
@@ -48,12 +61,11 @@ class BayesndeError(Exception):
         super().__init__(str(self))
 
     def __str__(self) -> str:
-        lines = [f"error: {self.what}", *(f"  {line}" for line in self.found), f"hint: {self.hint}"]
-        return "\n".join(lines)
+        return "\n".join([f"error: {self.what}", *(f"  {line}" for line in self.found), f"hint: {self.hint}"])
 
 
 class BadUsage(BayesndeError):
-    """The command line asks for something that cannot be."""
+    """The command line asks for something impossible."""
 
 
 class BadConfig(BayesndeError):
@@ -73,13 +85,13 @@ class SettingsDiffer(BayesndeError):
 
 
 class StageBusy(BayesndeError):
-    """Another process is at work on the same stage."""
+    """Another process works on the same stage."""
 
     exit_code = 3
 
 
 class MissingArtifact(BayesndeError):
-    """A stage's input is not there."""
+    """A stage's input does not exist."""
 
     exit_code = 3
 
@@ -91,7 +103,7 @@ class StaleArtifact(BayesndeError):
 
 
 class BadArtifact(BayesndeError):
-    """A file of the run directory is damaged, foreign, or of a newer version."""
+    """A file of the run directory is damaged, foreign, or of another version."""
 
     exit_code = 3
 
@@ -103,15 +115,15 @@ class NumericalFailure(BayesndeError):
 
 
 class RequirementNotMet(BayesndeError):
-    """A figure missed a bar that the user set."""
+    """A value failed a --require."""
 
     exit_code = 5
 
 
 class Stopped(BaseException):
-    """A signal asked us to stop; what was done is saved.
+    """A signal asked this process to stop; finished work is saved.
 
-    No `Exception`: many a library would take it for a failure of its own, and go on or tell another story.
+    Not an `Exception`: code that catches every failure must not hide it.
     """
 
     exit_code = 75
@@ -121,5 +133,15 @@ class Stopped(BaseException):
         self.found = "nothing half-written was left behind"
 
     def __str__(self) -> str:
-        hint = "run the same command again to go on"
+        hint = "run the same command again to resume"
         return str(BayesndeError(f"stopped by {self.args[0]}", found=self.found, hint=hint))
+
+
+class OutputClosed(Exception):
+    """The reader of standard output has gone, as `| head` does: the command ends quietly, with exit code 0."""
+
+
+def bad_choice(option: str, value: str, choices: Sequence[str]) -> BadUsage:
+    """For an option whose value is not one of its choices."""
+    hint = nearest_hint(value, choices, "use one of the choices")
+    return BadUsage(f"{option} cannot be '{value}'", found=f"choices: {', '.join(choices)}", hint=hint)

@@ -1,6 +1,6 @@
 """Seeds are addresses, never counters: the same place always gets the same numbers.
 
-`derive_seed(root, "posterior", "block", 12)` depends on nothing but its arguments, so skipping finished work,
+`derive_seed(root, "posterior", 12)` depends on nothing but its arguments, so skipping finished work,
 sharding it, or doing it in another order changes nothing.
 """
 

@@ -42,17 +42,12 @@ def test_a_figure_without_bound_is_null_in_jsonl_and_inf_elsewhere(
     assert json.loads((tmp_path / "t.jsonl").read_text().splitlines()[0]) == {"rhat_max": None}
 
 
-def test_on_stdout_there_is_the_table_alone(bayesnde: Callable, run: Path) -> None:
-    command = [sys.executable, fake_engine.__file__, "{}", "density", "--run", str(run), *SMALL, "--out", "-"]
-    done = subprocess.run([*command, "--columns", "row_id, log_*"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+def test_on_stdout_there_is_the_table_alone_and_a_reader_may_leave(bayesnde: Callable, run: Path) -> None:
+    outcome = bayesnde("density", "--run", run, *SMALL, "--out", "-", "--columns", "row_id, log_*")
+    lines = outcome.out.splitlines()
     assert lines[0] == "row_id,log_density,log_density_scaled,log_density_is"
     assert len(lines) == 1 + pq.read_metadata(run / "prepare/test.parquet").num_rows
-    assert done.stderr.splitlines()[-1].startswith(f"{run}/density/test/density.parquet: ")
-
-
-def test_a_reader_that_has_seen_enough_is_no_error(bayesnde: Callable, run: Path) -> None:
+    assert outcome.err.splitlines()[-1].startswith(f"{run}/density/test/density.parquet: ")
     command = f"{sys.executable} {fake_engine.__file__} '{{}}' density --run {run} {' '.join(SMALL)} --out - -q"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command} | head -2"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -77,12 +72,12 @@ def test_an_unknown_column_is_refused_before_the_work(bayesnde: Callable, run: P
         (["--columns", "k"], "error: --columns says how to write a table\n  no --out\nhint: add --out FILE"),
         (
             ["--out", "t.csv", "--shard", "1/2"],
-            "error: --out writes the whole table, and --shard computes a part of it\n  --out t.csv --shard 1/2\n"
+            "error: --out writes the whole result, and --shard computes a part of it\n  --out t.csv --shard 1/2\n"
             "hint: run all shards first, then once without --shard\n",
         ),
         (
             ["--out", "-", "--json"],
-            "error: --json and --out - both write to stdout\n  both\nhint: leave one of them out\n",
+            "error: --json and --out - both write to stdout\n  both\nhint: give --out FILE, or leave out --json\n",
         ),
         (["--shard", "three"], "error: --shard three is not of the form I/N\n"),
         (["--out", "t.xlsx"], "error: --out t.xlsx: no format belongs to the ending '.xlsx'\n"),
@@ -100,8 +95,8 @@ def test_json_is_for_machines(bayesnde: Callable, run: Path) -> None:
     part = json.loads(bayesnde("density", "--run", run, *SMALL, "--shard", "1/2", "--json").out)
     assert (part["shard"], part["set_name"], part["n_blocks"]) == ("1/2", "test", 4)
     whole = json.loads(bayesnde("density", "--run", run, *SMALL, "--json").out)
-    assert set(whole) == {"file", "set_name", "is_up_to_date", "n_rows", "n_reliable", "mean_log_density",
-                          "n_not_finite", "n_incomplete", "made_with", "verdicts"}  # fmt: skip
+    counts = {"n_rows", "n_reliable", "n_not_finite", "n_incomplete", "verdicts"}
+    assert set(whole) == counts | {"file", "set_name", "is_up_to_date", "mean_log_density", "made_with"}
     assert sum(whole["verdicts"].values()) == whole["n_rows"]
     draws = json.loads(bayesnde("posterior", "--run", run, *SMALL, "--json").out)
     assert (draws["n_chains"], draws["n_draws"], draws["n_rows"]) == (2, 4, whole["n_rows"])

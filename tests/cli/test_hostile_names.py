@@ -102,7 +102,7 @@ def test_an_error_keeps_its_lines_whatever_a_name_says(bayesnde: Callable, hosti
     assert hint.startswith("hint: ")
 
 
-@pytest.mark.parametrize("name", ["row_id", "x_scaled", "log_density", "verdict"])
+@pytest.mark.parametrize("name", ["x_scaled", "verdict"])
 def test_a_name_of_our_own_is_refused_unless_the_column_is_left_out(
     name: str, bayesnde: Callable, hostile: Path
 ) -> None:
@@ -111,4 +111,4 @@ def test_a_name_of_our_own_is_refused_unless_the_column_is_left_out(
     refused = bayesnde("prepare", "d.csv", "--condition", CONDITION)
     assert refused.code == 2
     assert f"error: column '{name}' has a name that bayesnde writes itself\n" in refused.err
-    assert bayesnde("prepare", "d.csv", "--condition", CONDITION, "--drop", name).code == 0
+    assert bayesnde("prepare", "d.csv", "--condition", CONDITION, "--drop", name, "--scale", "none").code == 0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bayesnde_cli.cli.commands import COMMANDS
+from bayesnde_cli.cli.main import COMMANDS
 
 NAMES = ", ".join(COMMANDS)
 
@@ -37,7 +37,7 @@ NAMES = ", ".join(COMMANDS)
         ),
         (
             ["status", "--runn", "x"],
-            "`bayesnde status` has no option --runn\n  known: --run, --verify, --json\nhint: did you mean '--run'?",
+            "`bayesnde status` has no option --runn\n  known: --verify, --run, --json\nhint: did you mean '--run'?",
         ),
         (
             ["fit", "x.csv", "--config", "none.toml"],
@@ -81,6 +81,6 @@ def test_commands_in_the_wrong_order_name_all_that_come_before(
         assert bayesnde(*arguments, "--run", run) == (
             3,
             "",
-            f"error: refine is not there, or not complete\n  no {run}/refine/manifest.json\n"
+            f"error: refine is missing or incomplete\n  no {run}/refine/manifest.json\n"
             f"hint: run `bayesnde warmstart --run {run}`, then `bayesnde refine --run {run}`\n",
         )

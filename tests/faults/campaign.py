@@ -4,171 +4,139 @@
     python tests/faults/campaign.py --kills 1000 --signals 300 --refusals 300 --seed 2
     python tests/faults/campaign.py --only density --every-step
 
-A kill is a SIGKILL, just before the k-th step that the process takes on its files (a file opened, flushed, renamed,
-removed; a piece of Parquet written) or after a part of the time that an undisturbed run takes. A signal is a SIGTERM,
-SIGUSR1, SIGINT (once or twice) or SIGHUP: exit code 75, its message, and nothing left behind. A refusal is an error of
-the system at a step (disk full, quota, read-only, no permission, input/output error), once or from there on: exit code
-2 and its message. Afterwards no file of a stage that counts as done may be missing or changed. In the end every file
-must be that of an undisturbed run, byte for byte, but for what `scenes.py` names.
-
-Steps and times are drawn from the seed; where a signal by time hits depends on the machine. Exit code 1 if anything is
-wrong. Engine, fitted model and compiled rounds are stand-ins; `--compiled` does without them, and compiles each time.
+A kill is a SIGKILL just before a step that the process takes on its files (a file opened, flushed, renamed, removed; a
+piece of Parquet written). A signal is a SIGTERM, SIGUSR1, SIGINT or SIGHUP at a step: exit code 75, its message, and
+nothing left behind. A refusal is an error of the system at a step, once or from there on: exit code 2 and its message.
+Afterwards no file of a stage that counts as done may be missing or changed. In the end every file must be that of an
+undisturbed run, byte for byte, except for what `scenes.py` names. Steps are drawn from the seed. Exit code 1 if
+anything is wrong. Engine, fitted model and compiled rounds are replaced by fast ones.
 """
 
 import argparse
-import json
+import errno
+import os
 import random
+import re
 import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from disturbances import KINDS, Disturbance
-from scenes import SCENES, Scene, Theatre, differing, files_of, rows_of
-from victims import STAND_INS, WarmParent
+from file_operations import FREEING
+from scenes import SCENES, Scene, Theatre, differing, files_of
+from victims import Ended, WarmParent
 
-from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.runs.layout import RunLayout, is_claim
 from bayesnde_cli.stages.status import State, run_status
 
-_MOST_OF_A_RUN = 4
-_UNSOUND = (State.DAMAGED, State.RUNNING)
-_SHOWN = 20
-
-
-@dataclass
-class Figures:
-    """What a campaign found."""
-
-    seed: int
-    hits: dict[str, Counter[str]] = field(default_factory=lambda: {kind: Counter() for kind in KINDS})  # by stage
-    n_at_a_step: int = 0
-    n_runs: int = 0  # disturbed, and brought to their end
-    n_files: int = 0  # compared with those of undisturbed runs
-    n_rows: int = 0
-    differing_files: list[str] = field(default_factory=list)
-    lost_rows: int = 0
-    complaints: list[str] = field(default_factory=list)  # wrong exit codes and messages, things left behind
-    seconds: float = 0.0
-
-    def n_hits(self, kind: str) -> int:
-        return self.hits[kind].total()
-
-    @property
-    def is_sound(self) -> bool:
-        return not (self.differing_files or self.lost_rows or self.complaints)
-
-    def __str__(self) -> str:
-        kinds = [
-            f"{kind}s: {counts.total()} ({', '.join(f'{stage} {n}' for stage, n in sorted(counts.items()))})"
-            for kind, counts in self.hits.items()
-            if counts
-        ]
-        n_all = sum(map(self.n_hits, self.hits))
-        lines = [
-            *kinds,
-            f"{self.n_at_a_step} of {n_all} at a step, in {self.n_runs} runs, seed {self.seed}, {self.seconds:.0f} s",
-            f"differing files: {len(self.differing_files)} of {self.n_files:,}",
-            f"lost rows: {self.lost_rows} of {self.n_rows:,}",
-            f"wrong ends: {len(self.complaints)}",
-            *self.differing_files[:_SHOWN],
-            *self.complaints[:_SHOWN],
-        ]
-        return "\n".join(lines)
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
+# A full disk or quota, for good or for a moment; a disk that turned read-only, as after an error; a failing one.
+_REFUSALS: tuple[dict[str, Any], ...] = (
+    {"errno": errno.ENOSPC, "is_lasting": True, "spared": FREEING},
+    {"errno": errno.EDQUOT},
+    {"errno": errno.EROFS, "is_lasting": True},
+    {"errno": errno.EACCES},
+    {"errno": errno.EIO},
+)
+KINDS = ("kill", "signal", "refusal")
+_STOPPED = "error: stopped by {}\n  nothing half-written was left behind\nhint: run the same command again to resume\n"
+_MOST_OF_A_RUN = 3
 
 
 class Campaign:
-    """Disturbances of scenes, by a seed."""
+    """Disturbances of scenes, by a seed, and what they found."""
 
     def __init__(self, theatre: Theatre, seed: int) -> None:
         self._theatre, self._rng = theatre, random.Random(seed)
-        self.figures = Figures(seed)
+        self.hits: Counter[str] = Counter()  # by kind
+        self.n_files = 0  # compared with those of undisturbed runs
+        self.complaints: list[str] = []  # wrong exit codes, messages and files; things left behind
 
-    def disturb(self, scene: Scene, kind: str, most: int) -> None:
-        """A run of the scene with a few disturbances of a kind; those that come after its end are in vain."""
-        calm = self._theatre.calm_end(scene)
-        number = min(most, self._rng.randint(1, _MOST_OF_A_RUN))
-        self._run(scene, [KINDS[kind](self._rng, calm) for _ in range(number)])
+    def disturb(self, scenes: Sequence[Scene], wanted: dict[str, int]) -> None:
+        """Inflict a number of disturbances of each kind, scene after scene, up to three in a run."""
+        for kind, number in wanted.items():
+            while self.hits[kind] < number:
+                for scene in scenes:
+                    n_steps = len(self._theatre.calm_end(scene).steps)
+                    most = min(number - self.hits[kind], self._rng.randint(1, _MOST_OF_A_RUN))
+                    self.run(scene, [self._draw(kind) | {"at": self._rng.randint(1, n_steps)} for _ in range(most)])
 
-    def kill_before(self, scene: Scene, step: int) -> None:
-        """A run of the scene with a kill before the step at this position."""
-        self._run(scene, [Disturbance("kill", {"at": step + 1, "signal": signal.SIGKILL})])
+    def _draw(self, kind: str) -> dict[str, Any]:
+        if kind == "refusal":
+            return self._rng.choice(_REFUSALS)
+        return {"signal": int(signal.SIGKILL if kind == "kill" else self._rng.choice(_SIGNALS))}
 
-    def _run(self, scene: Scene, disturbances: Sequence[Disturbance]) -> None:
-        figures, theatre = self.figures, self._theatre
-        folder, command = theatre.folder / f"stormy {figures.n_runs}", theatre.command(scene)
+    def run(self, scene: Scene, mishaps: Sequence[dict[str, Any]]) -> None:
+        """Run a scene once with each mishap and once without, and compare its files with those of a calm run."""
+        if not mishaps:
+            return
+        theatre, wrong = self._theatre, []
+        folder, command = theatre.folder / "stormy", theatre.command(scene)
         theatre.set_stage(scene, folder)
-        figures.n_runs += 1
-        wrong: list[str | None] = []
-        for disturbance in disturbances:
-            ended = disturbance.inflicted(theatre.parent, folder, command, stand_ins=theatre.stand_ins)
-            if disturbance.has_hit(ended):
-                figures.hits[disturbance.kind][scene.stage] += 1
-                figures.n_at_a_step += disturbance.seconds is None
-            wrong += [disturbance.complaint(ended, folder / "run"), *_unsound(folder / "run")]
+        for mishap in mishaps:
+            ended = theatre.parent.run(folder, command, mishap=mishap, stand_ins=theatre.stand_ins)
+            kind = "refusal" if "errno" in mishap else "kill" if mishap["signal"] == signal.SIGKILL else "signal"
+            has_hit = ended.code != 0 or len(ended.steps) >= mishap["at"]  # it may have been at its end before
+            self.hits[kind] += has_hit
+            wrong += [_complaint(kind, mishap, ended, folder / "run"), *_unsound(folder / "run")]
         ended = theatre.parent.run(folder, command, stand_ins=theatre.stand_ins)
         wrong.append(None if ended.code == 0 else f"in the end exit code {ended.code}: {ended.err[-400:]}")
-        what = f"{scene.name}, {list(map(asdict, disturbances))}"
-        figures.complaints += [f"{what}: {line}" for line in wrong if line]
-        self._compare(scene, folder / "run", what)
+        expected = theatre.calm_files(scene)
+        wrong += [f"differs: {name}" for name in differing(files_of(folder / "run"), expected)]
+        self.n_files += len(expected)
+        self.complaints += [f"{scene.name}, {mishaps}: {line}" for line in wrong if line]
         shutil.rmtree(folder)
 
-    def _compare(self, scene: Scene, run: Path, what: str) -> None:
-        figures, expected, rows = self.figures, self._theatre.calm_files(scene), self._theatre.calm_rows(scene)
-        found, found_rows = files_of(run), rows_of(run)
-        figures.n_files += len(expected)
-        figures.n_rows += sum(map(len, rows.values()))
-        figures.differing_files += [f"{what}: {name}" for name in differing(found, expected)]
-        figures.lost_rows += sum(len(rows[name] - found_rows.get(name, set())) for name in rows)
+
+def _complaint(kind: str, mishap: dict[str, Any], ended: Ended, run: Path) -> str | None:
+    """What is wrong with how a process ended and with what it left, if anything."""
+    if kind == "kill":
+        is_right = ended.code in (0, -signal.SIGKILL)
+    elif kind == "refusal":
+        told = rf"error: cannot write .+\n  {re.escape(os.strerror(mishap['errno']))}\nhint: .+\n\Z"
+        is_right = ended.code == 0 or (ended.code == 2 and re.search(told, ended.err) is not None)
+    else:
+        name = signal.Signals(mishap["signal"]).name
+        is_right = ended.code == 0 or (ended.code == 75 and ended.err.endswith(_STOPPED.format(name)))
+        left = [path.name for path in run.rglob(".*") if path.name.startswith(".tmp-") or is_claim(path.name)]
+        if left:
+            return f"left behind: {', '.join(left)}"
+    return None if is_right else f"exit code {ended.code}: {ended.err[-400:]}"
 
 
 def _unsound(run: Path) -> list[str]:
     """Stages that are damaged, every file read, or that seem to be at work although nobody is."""
-    found = run_status(RunLayout(run), [], is_verifying=True)
-    return [f"{item.stage} is {item.state}: {item.detail}" for item in found.stages if item.state in _UNSOUND]
+    found = run_status(RunLayout(run), is_verifying=True).stages
+    return [f"{one.stage} is {one.state}: {one.detail}" for one in found if one.state in (State.DAMAGED, State.RUNNING)]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for kind, default in (("kill", 100), ("signal", 50), ("refusal", 50)):
+    for kind, default in zip(KINDS, (100, 50, 50), strict=True):
         parser.add_argument(f"--{kind}s", type=int, default=default, help=f"how many, at least ({default})")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="+", choices=SCENES, metavar="SCENE", help=f"of: {', '.join(SCENES)}")
     parser.add_argument("--every-step", action="store_true", help="a kill at each step of each scene, and no more")
-    parser.add_argument("--compiled", action="store_true", help="real engine, model and training")
-    parser.add_argument("--json", action="store_true", help="the figures for machines")
-    asked = parser.parse_args(arguments)
+    asked = parser.parse_args()
     scenes = [SCENES[name] for name in asked.only or SCENES]
-    started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bayesnde-faults-") as folder, WarmParent() as parent:
-        theatre = Theatre(Path(folder), parent, {} if asked.compiled else STAND_INS)
+        theatre = Theatre(Path(folder), parent)
         campaign = Campaign(theatre, asked.seed)
         if asked.every_step:
             for scene in scenes:
                 for step in range(len(theatre.calm_end(scene).steps)):
-                    campaign.kill_before(scene, step)
+                    campaign.run(scene, [{"at": step + 1, "signal": int(signal.SIGKILL)}])
         else:
-            _disturb(campaign, scenes, {kind: getattr(asked, f"{kind}s") for kind in KINDS})
-    figures = campaign.figures
-    figures.seconds = time.monotonic() - started
-    document = asdict(figures) | {"hits": {kind: dict(counts) for kind, counts in figures.hits.items()}}
-    print(json.dumps(document, indent=2) if asked.json else figures)
-    return 0 if figures.is_sound else 1
-
-
-def _disturb(campaign: Campaign, scenes: Sequence[Scene], wanted: dict[str, int]) -> None:
-    """So many disturbances of each kind, scene after scene."""
-    for kind, number in wanted.items():
-        while (n_left := number - campaign.figures.n_hits(kind)) > 0:
-            for scene in scenes:
-                if (n_left := number - campaign.figures.n_hits(kind)) > 0:
-                    campaign.disturb(scene, kind, n_left)
+            campaign.disturb(scenes, {kind: getattr(asked, f"{kind}s") for kind in KINDS})
+    print(dict(campaign.hits), f"{campaign.n_files:,} files compared, {len(campaign.complaints)} wrong", sep="\n")
+    print(*campaign.complaints[:20], sep="\n")
+    return 1 if campaign.complaints else 0
 
 
 if __name__ == "__main__":

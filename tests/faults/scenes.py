@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from victims import STAND_INS, Ended, WarmParent
 
-from bayesnde_cli.artifacts.sealed import SEAL
-
 # All that may differ between two runs that are otherwise the same, named once:
-# in a manifest, when the stage was made, on what (a process that only combines blocks computes on nothing), the hash of
-# the report, which tells both, and that of the manifest itself;
-_OF_MANIFEST = ("started", "ended", "device", SEAL)
+# in a manifest, when the stage was made, on what (a process that only combines blocks computes on nothing), and the
+# hash of the report, which tells both;
+_OF_MANIFEST = ("started", "ended", "device")
 _OF_OUTPUTS = ("report.html",)
 # in the report, the same two facts.
 _OF_REPORT = re.compile(r"<th>(Time|Device)</th>\s*<td>.*?</td>")
@@ -50,11 +47,18 @@ _WARMSTART = ["warmstart", *_options(_TRAINED | _NETWORKS | {"column_steps": 4})
 _REFINE = ["refine", *_options(_TRAINED | {"draws": 2})]
 _PREPARE = ["prepare", "DATA", "--condition", "k", "--scale", "standard"]
 _EVALUATE = ["evaluate", "--no-baselines", *_options(_EVALUATED)]
-_FIT = ["fit", "DATA", "--condition", "k", "--scale", "standard",
-        *_assignments("warmstart", _TRAINED | _NETWORKS | {"column_steps": 4}),
-        *_assignments("refine", _TRAINED | {"draws": 2}),
-        *_assignments("density", {"block_rows": 4, "draws": 4, "chains": 2}),
-        *_assignments("evaluate", _EVALUATED | {"baselines": "false"})]  # fmt: skip
+_FIT = [
+    "fit",
+    "DATA",
+    "--condition",
+    "k",
+    "--scale",
+    "standard",
+    *_assignments("warmstart", _TRAINED | _NETWORKS | {"column_steps": 4}),
+    *_assignments("refine", _TRAINED | {"draws": 2}),
+    *_assignments("density", {"block_rows": 4, "draws": 4, "chains": 2}),
+    *_assignments("evaluate", _EVALUATED | {"baselines": "false"}),
+]
 
 SCENES = {
     scene.name: scene
@@ -62,16 +66,12 @@ SCENES = {
         Scene("prepare", None, tuple(_PREPARE), "prepare"),
         Scene("warmstart", "prepare", tuple(_WARMSTART), "warmstart"),
         Scene("refine", "warmstart", tuple(_REFINE), "refine"),
-        Scene("posterior", "refine", ("posterior", "NEW", *_BLOCKS), "posterior"),
         Scene("density", "refine", ("density", "NEW", *_BLOCKS), "density"),
         Scene("density of draws", "refine", ("density", *_BLOCKS, "--keep-draws"), "density"),
         Scene("evaluate", "density of draws", tuple(_EVALUATE), "evaluate"),
         Scene("fit", None, tuple(_FIT), "fit"),
-        Scene("prepare again", "prepare", (*_PREPARE, "--seed", "5", "--restart"), "prepare"),
         Scene("warmstart again", "warmstart", (*_WARMSTART, "--seed", "5", "--restart"), "warmstart"),
         Scene("density again", "density", ("density", "NEW", *_BLOCKS, "--seed", "5", "--restart"), "density"),
-        Scene("evaluate again", "evaluate", (*_EVALUATE, "--seed", "5", "--restart"), "evaluate"),
-        Scene("fit again", "fit", (*_FIT, "--seed", "5", "--restart"), "fit"),
     )
 }
 
@@ -79,8 +79,15 @@ SCENES = {
 class Theatre:
     """Makes and keeps what scenes begin with and how they end when nobody disturbs them."""
 
-    def __init__(self, folder: Path, parent: WarmParent, stand_ins: Mapping[str, dict[str, Any]] = STAND_INS) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        parent: WarmParent,
+        stand_ins: Mapping[str, dict[str, Any]] = STAND_INS,
+        begun: "Theatre | None" = None,
+    ) -> None:
         self.folder, self.parent, self.stand_ins = folder, parent, stand_ins
+        self._begun = begun or self  # the theatre that knows what scenes begin with
         self._ends: dict[str, Ended] = {}
         folder.mkdir(parents=True, exist_ok=True)
         rng = np.random.default_rng(0)
@@ -100,8 +107,8 @@ class Theatre:
         """Put down in a folder what is there before a scene."""
         folder.mkdir()
         if scene.before is not None:
-            self.calm_end(SCENES[scene.before])
-            shutil.copytree(self._calm(scene.before) / "run", folder / "run")
+            self._begun.calm_end(SCENES[scene.before])
+            shutil.copytree(self._begun._calm(scene.before) / "run", folder / "run")
 
     def calm_end(self, scene: Scene) -> Ended:
         """How the scene ends undisturbed; its run directory is kept."""
@@ -115,10 +122,6 @@ class Theatre:
     def calm_files(self, scene: Scene) -> dict[str, bytes]:
         self.calm_end(scene)
         return files_of(self._calm(scene.name) / "run")
-
-    def calm_rows(self, scene: Scene) -> dict[str, set[int]]:
-        self.calm_end(scene)
-        return rows_of(self._calm(scene.name) / "run")
 
     def _calm(self, name: str) -> Path:
         return self.folder / f"calm {name}"
@@ -150,9 +153,3 @@ def _without_times(manifest: dict[str, Any]) -> bytes:
 def differing(found: Mapping[str, bytes], expected: Mapping[str, bytes]) -> list[str]:
     """The names of files that are missing, too many, or not the same."""
     return sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
-
-
-def rows_of(run: Path) -> dict[str, set[int]]:
-    """The rows in each final table of a run."""
-    tables = [path for name in ("density", "diagnostics") for path in run.rglob(f"{name}.parquet")]
-    return {path.relative_to(run).as_posix(): set(pq.read_table(path)["row_id"].to_pylist()) for path in tables}

@@ -61,9 +61,13 @@ class WarmParent:
         assert self._process.stdout.readline() == "ready\n"
 
     def start(
-        self, folder: Path, arguments: Sequence[object], *,
-        mishap: Mapping[str, Any] | None = None, stand_ins: Mapping[str, dict[str, Any]] = STAND_INS,
-    ) -> Victim:  # fmt: skip
+        self,
+        folder: Path,
+        arguments: Sequence[object],
+        *,
+        mishap: Mapping[str, Any] | None = None,
+        stand_ins: Mapping[str, dict[str, Any]] = STAND_INS,
+    ) -> Victim:
         """A process of its own for a command line, in a folder; `mishap` is what befalls its file operations."""
         folder.mkdir(parents=True, exist_ok=True)
         request = {"do": "start", "folder": str(folder), "arguments": [str(word) for word in arguments]}

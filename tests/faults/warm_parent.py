@@ -4,7 +4,6 @@ Run as `python warm_parent.py`. It reads a request a line, as JSON, and answers 
 `wait` an exit code. It waits only when asked, so that an id stays that of its victim.
 """
 
-import functools
 import json
 import os
 import signal
@@ -32,15 +31,26 @@ def _import_everything() -> None:
     import importlib
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    from bayesnde_cli.cli.commands import COMMANDS
+    from bayesnde_cli.cli.main import COMMANDS, command
     from bayesnde_cli.model.backend import _stderr_held_back
 
     with _stderr_held_back():
         import tensorflow  # noqa: F401  (imported, not yet started: what has threads cannot be forked)
-    for command in COMMANDS:
-        importlib.import_module(f"bayesnde_cli.cli.{command}")
-    for module in ("fit", "status", "training.fitting", "training.writing", "scoring.engine", "evaluate.fitted_model"):
+    for name in COMMANDS:
+        command(name)
+    for module in ("fit", "status", "train", "loading", "posterior_draws"):
         importlib.import_module(f"bayesnde_cli.stages.{module}")
+    # What they import when they come to it.
+    for name in (
+        "bayesnde_cli.inference.class_screen",
+        "bayesnde_cli.inference.engine",
+        "bayesnde_cli.report.collect",
+        "jinja2",
+        "matplotlib.figure",
+        "matplotlib.backends.backend_svg",
+        "pytest",
+    ):
+        importlib.import_module(name)
 
 
 def _start(request: dict[str, Any]) -> int:
@@ -72,12 +82,13 @@ def _live(request: dict[str, Any]) -> int:
         STAND_INS[name](**request["stand_ins"][name])
     import file_operations
 
-    from bayesnde_cli.cli.main import ignore_signals, run
+    from bayesnde_cli import stopping
+    from bayesnde_cli.cli.main import run
 
     steps = file_operations.Steps(**request["mishap"])
     file_operations.watch(os.path.abspath("run"), steps)
     code = run(request["arguments"])
-    ignore_signals()  # as `main` does
+    stopping.ignore()  # as `main` does
     Path(f"steps-{pid}").write_text("\n".join(steps.done))
     return code
 
@@ -88,22 +99,11 @@ def _engine(**options: Any) -> None:
     fake_engine.install(**options)
 
 
-def _model(seconds: float = 0.0) -> None:
-    """The fake model in `evaluate`, and in `fit`, whose default was bound when it was defined."""
-    import time
-
-    import pytest
-
+def _model() -> None:
     import fake_model
-    from bayesnde_cli.stages import evaluate, fit
+    from bayesnde_cli.stages import loading
 
-    fake_model.install(pytest.MonkeyPatch(), fake_model.NormalModel())
-
-    def opened(*args: Any, **options: Any) -> fake_model.NormalModel:
-        time.sleep(seconds)
-        return fake_model.NormalModel()
-
-    fit.run_evaluate = functools.partial(evaluate.run_evaluate, models=opened)  # type: ignore[assignment]
+    loading.open_model = lambda *args, **options: fake_model.NormalModel()  # type: ignore[assignment]
 
 
 def _training(**options: Any) -> None:
@@ -112,58 +112,31 @@ def _training(**options: Any) -> None:
     fake_training.install(**options)
 
 
-def _clock(seconds: float, per_second: float = 0.0) -> None:
-    """A clock that is wrong by so many seconds, and by so many more with each second that goes by."""
-    import time
-    from datetime import UTC, datetime
-
-    from bayesnde_cli.artifacts import claims, environment
-
-    now, started = time.time, time.time()
-    time.time = lambda: now() + seconds + per_second * (now() - started)  # type: ignore[assignment]
-
-    class Shifted(datetime):
-        @classmethod
-        def now(cls, tz: Any = None) -> datetime:
-            return datetime.fromtimestamp(time.time(), tz or UTC)
-
-    environment.datetime = claims.datetime = Shifted  # type: ignore[misc]
-
-
-def _user(uid: int) -> None:
-    """Somebody else, who may not do what root may."""
-    os.setgroups([])
-    os.setgid(uid)
-    os.setuid(uid)
-
-
 def _torn_writes() -> None:
     """The negative control: files are written in their places, and a kill may leave half of one."""
     import contextlib
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from bayesnde_cli.artifacts import atomic, tables
+    from bayesnde_cli.runs import files, parquet_files
 
     @contextlib.contextmanager
     def writing(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield path
 
-    @contextlib.contextmanager
-    def writing_once(path: Path) -> Iterator[atomic.Draft]:
+    def write_once(path: Path, write: Callable[[Path], object]) -> bool:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield atomic.Draft(path, is_published=True)
+        write(path)
+        return True
 
-    atomic.writing = tables.writing = writing
-    tables.writing_once = writing_once
+    files.writing = parquet_files.writing = writing
+    parquet_files.write_once = write_once
 
 
 STAND_INS = {
     "engine": _engine,
     "model": _model,
     "training": _training,
-    "clock": _clock,
-    "user": _user,
     "torn writes": _torn_writes,
 }
 

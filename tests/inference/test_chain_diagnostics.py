@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 from arviz_stats.base import array_stats
 from scipy.signal import lfilter
-from scipy.special import ndtri
-from scipy.stats import rankdata
 
-from bayesnde_cli.inference import chain_diagnostics
-from bayesnde_cli.inference.chain_diagnostics import bulk_ess, mean_ess, rhat
+from bayesnde_cli.inference import diagnostics
+from bayesnde_cli.inference.diagnostics import bulk_ess, mean_ess, rhat
 
 N_ROWS, N_CHAINS, N_DRAWS, D = 3, 4, 100, 2
 
@@ -44,7 +42,7 @@ CHAINS = {
     "with ties": np.round(_autoregression(0.7)),
     "in float32": _autoregression(0.7).astype(np.float32),
     "two": _autoregression(0.7, (N_ROWS, 2, N_DRAWS, D)),
-    "shortest": _autoregression(0.7, (50, N_CHAINS, chain_diagnostics.MIN_DRAWS_ESS, D)),
+    "shortest": _autoregression(0.7, (50, N_CHAINS, diagnostics.MIN_DRAWS_ESS, D)),
     "short and odd": _autoregression(0.7, (50, N_CHAINS, 13, D)),
 }
 
@@ -54,44 +52,27 @@ def chains(request: pytest.FixtureRequest) -> np.ndarray:
     return request.param
 
 
-def test_rhat_is_that_of_arviz(chains: np.ndarray) -> None:
-    expected = array_stats.rhat(chains.astype(np.float64), chain_axis=1, draw_axis=2, method="rank")
-    np.testing.assert_allclose(rhat(chains), expected, rtol=1e-8)
-
-
-def test_bulk_ess_is_that_of_arviz(chains: np.ndarray) -> None:
-    expected = array_stats.ess(chains.astype(np.float64), chain_axis=1, draw_axis=2, method="bulk")
-    np.testing.assert_allclose(bulk_ess(chains), expected, rtol=1e-8)
-
-
-def test_mean_ess_is_that_of_arviz(chains: np.ndarray) -> None:
-    values = chains[..., 0]
-    expected = array_stats.ess(values.astype(np.float64), chain_axis=1, draw_axis=2, method="mean")
-    np.testing.assert_allclose(mean_ess(values), expected, rtol=1e-8)
-
-
-def test_normal_scores_are_those_of_scipy(chains: np.ndarray) -> None:
-    pooled = chains[..., 0].reshape(len(chains), -1)
-    expected = ndtri((rankdata(pooled, axis=1) - 3 / 8) / (pooled.shape[1] + 1 / 4))
-    scores = chain_diagnostics._normal_scores(chains[..., 0])
-    np.testing.assert_allclose(scores.reshape(pooled.shape), expected, rtol=1e-12)
-
-
-def test_chains_that_agree_have_an_rhat_near_one() -> None:
-    assert np.all(rhat(_autoregression(0.0, (20, 4, 400, 2))) < 1.02)
+def test_the_numbers_are_those_of_arviz(chains: np.ndarray) -> None:
+    wide, axes = chains.astype(np.float64), {"chain_axis": 1, "draw_axis": 2}
+    np.testing.assert_allclose(rhat(chains), array_stats.rhat(wide, **axes, method="rank"), rtol=1e-8)
+    np.testing.assert_allclose(bulk_ess(chains), array_stats.ess(wide, **axes, method="bulk"), rtol=1e-8)
+    expected = array_stats.ess(wide[..., 0], **axes, method="mean")
+    np.testing.assert_allclose(mean_ess(chains[..., 0]), expected, rtol=1e-8)
 
 
 def test_rhat_sees_chains_in_different_places_and_of_different_widths() -> None:
     agreeing = _autoregression(0.0, (20, 4, 400, 2))
+    assert np.all(rhat(agreeing) < 1.02)
     assert np.all(rhat(agreeing + _per_chain(0.0, 0.0, 0.0, 1.0)) > 1.05)
     scaled = agreeing * _per_chain(1.0, 1.0, 1.0, 5.0)
     assert np.all(rhat(scaled) > 1.05)
     # Negative control: without the distances from the median, widths are out of sight.
-    assert np.all(chain_diagnostics._variance_ratio(_scores_of_halves(scaled)) < 1.02)
+    assert np.all(diagnostics._variance_ratio(_scores_of_halves(scaled)) < 1.02)
 
 
 def _scores_of_halves(draws: np.ndarray) -> np.ndarray:
-    return chain_diagnostics._normal_scores(chain_diagnostics._halves(np.moveaxis(draws, 3, 1)))
+    chains = np.moveaxis(draws, 3, 1)
+    return diagnostics._normal_scores(chains.reshape(*chains.shape[:2], -1, chains.shape[3] // 2))
 
 
 def test_one_chain_is_compared_with_itself() -> None:
@@ -102,20 +83,8 @@ def test_one_chain_is_compared_with_itself() -> None:
     np.testing.assert_allclose(bulk_ess(steady), array_stats.ess(steady, chain_axis=1, draw_axis=2), rtol=1e-8)
 
 
-def _bulk(draws: np.ndarray) -> np.ndarray:
-    return bulk_ess(draws)[:, 0]
-
-
-def _mean(draws: np.ndarray) -> np.ndarray:
-    return mean_ess(draws[..., 0])
-
-
-both_sizes = pytest.mark.parametrize("ess", [_bulk, _mean])
-Size = Callable[[np.ndarray], np.ndarray]
-
-
-@both_sizes
-def test_slow_chains_count_as_theory_says_and_shuffled_ones_in_full(ess: Size) -> None:
+@pytest.mark.parametrize("ess", [lambda draws: bulk_ess(draws)[:, 0], lambda draws: mean_ess(draws[..., 0])])
+def test_chains_count_as_theory_says_and_shuffled_ones_in_full(ess: Callable[[np.ndarray], np.ndarray]) -> None:
     rho, n_total = 0.95, 4 * 800
     draws = _autoregression(rho, (200, 4, 800, 1))
     # One row is off by 30%, the mean of 200 by 2%: 10% are four standard errors and the bias of chains of this length.
@@ -123,11 +92,7 @@ def test_slow_chains_count_as_theory_says_and_shuffled_ones_in_full(ess: Size) -
     # Negative control, the same numbers in no order. Among all chains: their means would still tell them apart.
     shuffled = np.random.default_rng(2).permuted(draws.reshape(200, n_total), axis=1).reshape(draws.shape)
     assert np.mean(ess(shuffled)) == pytest.approx(n_total, rel=0.1)
-
-
-@both_sizes
-def test_antithetic_chains_count_for_more_than_their_number_up_to_the_cap(ess: Size) -> None:
-    n_total = 4 * 800
+    # Antithetic chains count for more than their number, up to the cap.
     assert np.mean(ess(_autoregression(-0.5, (50, 4, 800, 1)))) == pytest.approx(3.0 * n_total, rel=0.1)
     np.testing.assert_allclose(ess(_autoregression(-0.95, (50, 4, 800, 1))), n_total * np.log10(n_total))
 
@@ -138,85 +103,58 @@ def test_mean_ess_does_not_depend_on_the_unit(unit: float) -> None:
     np.testing.assert_allclose(mean_ess(unit * values), mean_ess(values), rtol=1e-8)
 
 
-@pytest.mark.parametrize("places", [(0.0,) * 4, (0.1,) * 4, (-1e30,) * 4, (0.1, 0.2, 0.3, 0.7)])
+def _measures(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return rhat(draws), bulk_ess(draws), mean_ess(draws[..., 0])
+
+
+@pytest.mark.parametrize("places", [(0.0,) * 4, (-1e30,) * 4, (0.1, 0.2, 0.3, 0.7)])
 def test_chains_that_stand_still_count_as_one_draw(places: tuple[float, ...]) -> None:
-    draws = np.broadcast_to(_per_chain(*places), (2, 4, 100, 3))
-    assert np.all(rhat(draws) == np.inf)
-    assert np.all(bulk_ess(draws) == 1.0)
-    assert np.all(mean_ess(draws[..., 0]) == 1.0)
+    found = _measures(np.broadcast_to(_per_chain(*places), (2, 4, 100, 3)))
+    assert all(np.all(values == expected) for values, expected in zip(found, (np.inf, 1.0, 1.0), strict=True))
 
 
-def test_one_chain_that_stands_still_spoils_its_own_coordinate_only() -> None:
-    draws = _autoregression(0.0)
-    expected_rhat, expected_ess, expected_mean = rhat(draws), bulk_ess(draws), mean_ess(draws[..., 0])
-    draws[1, 2, :, 0] = 0.05
-    # In the midst of the others it would pass for as good as any.
-    assert array_stats.ess(draws[1, :, :, 0], chain_axis=0, draw_axis=1) > 300.0
-    expected_rhat[1, 0], expected_ess[1, 0], expected_mean[1] = np.inf, 1.0, 1.0
-    np.testing.assert_array_equal(rhat(draws), expected_rhat)
-    np.testing.assert_array_equal(bulk_ess(draws), expected_ess)
-    np.testing.assert_array_equal(mean_ess(draws[..., 0]), expected_mean)
-
-
-def test_a_move_to_and_fro_in_the_draw_that_belongs_to_neither_half_is_no_move() -> None:
-    draws = np.zeros((1, 4, 101, 1))
-    draws[:, :, 50] = 1.0
-    assert rhat(draws) == np.inf
-    assert _bulk(draws) == _mean(draws) == 1.0
+@pytest.mark.parametrize("n_draws", [100, 101])
+@pytest.mark.parametrize(
+    ("chain", "value", "expected"),
+    [
+        (slice(None), 0.05, (np.inf, 1.0, 1.0)),  # a chain that stands still in the midst of the others
+        *((50, value, (np.inf, 0.0, 0.0)) for value in (np.nan, np.inf, -np.inf, 1e307)),
+    ],
+)
+def test_a_bad_chain_spoils_its_own_coordinate_only(
+    chain: slice | int, value: float, expected: tuple[float, ...], n_draws: int
+) -> None:
+    draws = _autoregression(0.0, (N_ROWS, N_CHAINS, n_draws, D))
+    calm = _measures(draws)
+    draws[1, 2, chain, 0] = value  # of 101 draws, number 50 belongs to neither half
+    for before, bad, found in zip(calm, expected, _measures(draws), strict=True):
+        before[(1, 0) if before.ndim == 2 else 1] = bad
+        np.testing.assert_array_equal(found, before)
 
 
 def test_chains_that_jump_once_between_their_halves_have_not_converged() -> None:
     draws = np.repeat(np.array([0.1, 0.7]), 50)[None, None, :, None] + np.zeros((1, 4, 1, 1))
     assert rhat(draws) == np.inf
-    assert 1.0 < _bulk(draws) < 10.0
+    assert 1.0 < bulk_ess(draws) < 10.0
 
 
 def test_rhat_of_two_values_is_that_of_the_draws_alone() -> None:
     # Exactly half of them each, so that all are as far from the median.
     draws = np.random.default_rng(3).permuted(np.repeat([-1.0, 1.0], 200)).reshape(1, 4, 100, 1)
-    np.testing.assert_allclose(rhat(draws), chain_diagnostics._variance_ratio(_scores_of_halves(draws)))
+    np.testing.assert_allclose(rhat(draws), diagnostics._variance_ratio(_scores_of_halves(draws)))
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e307])
-@pytest.mark.parametrize("n_draws", [100, 101])
-def test_a_value_that_is_not_finite_spoils_its_own_coordinate_only(value: float, n_draws: int) -> None:
-    draws = _autoregression(0.5, (N_ROWS, N_CHAINS, n_draws, D))
-    expected_rhat, expected_ess, expected_mean = rhat(draws), bulk_ess(draws), mean_ess(draws[..., 1])
-    draws[2, 1, 50, 1] = value  # of 101 draws, this is the one that belongs to neither half
-    expected_rhat[2, 1], expected_ess[2, 1], expected_mean[2] = np.inf, 0.0, 0.0
-    np.testing.assert_array_equal(rhat(draws), expected_rhat)
-    np.testing.assert_array_equal(bulk_ess(draws), expected_ess)
-    np.testing.assert_array_equal(mean_ess(draws[..., 1]), expected_mean)
-
-
-@pytest.mark.parametrize("n_draws", [0, 1, 3])
-def test_too_few_draws_for_rhat_are_no_evidence(n_draws: int) -> None:
-    assert np.all(rhat(_autoregression(0.5)[:, :, :n_draws]) == np.inf)
-
-
-@pytest.mark.parametrize("n_draws", [0, 3, 8, chain_diagnostics.MIN_DRAWS_ESS - 1])
-def test_too_few_draws_for_a_size_count_as_none(n_draws: int) -> None:
-    draws = _autoregression(0.5)[:, :, :n_draws]
-    assert np.all(_bulk(draws) == 0.0)
-    assert np.all(_mean(draws) == 0.0)
-
-
-def test_the_size_that_arviz_gives_to_so_few_draws_knows_nothing_of_them() -> None:
-    draws = _autoregression(0.99)[..., : chain_diagnostics.MIN_DRAWS_ESS - 1, 0]
-    n_total = N_CHAINS * 8
-    np.testing.assert_allclose(array_stats.ess(draws, chain_axis=1, draw_axis=2), n_total * np.log10(n_total))
-
-
-def test_no_rows_give_no_rows() -> None:
-    draws = np.zeros((0, N_CHAINS, N_DRAWS, D))
-    assert rhat(draws).shape == bulk_ess(draws).shape == (0, D)
-    assert mean_ess(draws[..., 0]).shape == (0,)
+@pytest.mark.parametrize("n_draws", [0, 3, 8, diagnostics.MIN_DRAWS_ESS - 1])
+def test_too_few_draws_are_no_evidence(n_draws: int) -> None:
+    r_hat, *sizes = _measures(_autoregression(0.5)[:, :, :n_draws])
+    assert np.all((r_hat == np.inf) == (n_draws < 4))
+    assert all(np.all(size == 0.0) for size in sizes)
 
 
 @pytest.mark.parametrize("n_values", [1, 2 * N_CHAINS * N_DRAWS * D])
 def test_the_pieces_do_not_matter(n_values: int, monkeypatch: pytest.MonkeyPatch) -> None:
     draws = _autoregression(0.7)
-    whole = rhat(draws), bulk_ess(draws), mean_ess(draws[..., 0])
-    monkeypatch.setattr(chain_diagnostics, "N_VALUES_AT_ONCE", n_values)
-    for expected, found in zip(whole, (rhat(draws), bulk_ess(draws), mean_ess(draws[..., 0])), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    whole = _measures(draws)
+    monkeypatch.setattr(diagnostics, "N_VALUES_AT_ONCE", n_values)
+    assert all(np.array_equal(found, expected) for found, expected in zip(_measures(draws), whole, strict=True))
+    assert [part.shape for part in _measures(draws[:0])] == [(0, D), (0, D), (0,)]

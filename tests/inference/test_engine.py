@@ -1,5 +1,6 @@
 """The whole estimate, draws to bridge, against log-densities that are known: closed form and quadrature."""
 
+import signal
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,14 +8,19 @@ import pytest
 import tensorflow as tf
 from linear_gaussian_oracle import LinearGaussianOracle, random_oracle
 
-from bayesnde_cli.inference.block import Rows
-from bayesnde_cli.inference.budget import EngineSettings
-from bayesnde_cli.inference.engine import Engine, FittedModel
-from bayesnde_cli.inference.verdicts import MOST_RHAT, RELIABLE
-from bayesnde_cli.model.decoder import BlurredDecoder
+from bayesnde_cli import stopping
+from bayesnde_cli.errors import Stopped
+from bayesnde_cli.inference.bridge import MOST_RHAT, RELIABLE
+from bayesnde_cli.inference.diagnostics import Draws
+from bayesnde_cli.inference.engine import Engine, FittedModel, _places_to_carry, build_programs
+from bayesnde_cli.model.backend import seed_pair
+from bayesnde_cli.model.coders import BlurredDecoder
+from bayesnde_cli.rows import Rows
+from bayesnde_cli.settings.stage_settings import DensitySettings
 
 # The noise of each class as a share of the oracle's: posterior standard deviations from about 1 to 0.001.
 NOISE = (1.0, 0.1, 0.01, 0.001)
+ONCE = DensitySettings(escalations=0)
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,7 @@ class ScaledOracles:
         return mean, variance * tf.linalg.matvec(y, tf.constant(NOISE, z.dtype) ** 2)[..., None]
 
     def rows(self, n_each: int, seed: int) -> tuple[Rows, np.ndarray]:
-        """So many rows of each class, and their log-densities."""
+        """This many rows of each class, and their log-densities."""
         parts, truths = [], []
         for index, noise in enumerate(NOISE):
             own = LinearGaussianOracle(self.oracle.weights, self.oracle.offset, self.oracle.variance * noise**2)
@@ -47,22 +53,26 @@ def _check(scores: dict[str, np.ndarray], truth: np.ndarray) -> None:
     """Right on average to 0.01 nats, intervals that cover, and no row far off unless it is flagged."""
     error, se = scores["log_density_scaled"] - truth, scores["mc_se"]
     assert abs(error.mean()) < 0.01 + 2 * np.sqrt(np.mean(se**2) / len(se))
-    # Of a few hundred rows: within three standard errors of 95 %, and a little more. Pooled rows have a closer bound.
-    assert 0.88 <= np.mean(np.abs(error) < 1.96 * se) <= 0.995
+    # Four standard errors of a share of 95 %; numbers differ between processors, and one row in 20 lies outside.
+    assert abs(np.mean(np.abs(error) < 1.96 * se) - 0.95) < 4 * np.sqrt(0.95 * 0.05 / len(se))
     assert not np.any((np.abs(error) > 0.3) & scores["reliable"])
 
 
+@pytest.mark.slow
 def test_linear_gaussian_decoders() -> None:
     covered, covered_is = [], []
-    for latent_dim in (1, 2, 8, 16, 25):
+    # The first attempt alone: its error must be honest, large or small. Short chains agree poorly, which does no harm
+    # where importance sampling is exact.
+    for latent_dim, settings in ((1, ONCE), (12, ONCE.model_copy(update={"draws": 25, "warm_up": 50})), (25, ONCE)):
         oracles = ScaledOracles(random_oracle(latent_dim + 2, latent_dim, seed=1))
         rows, truth = oracles.rows(50, seed=2)
-        # The first try alone: what is told of its error must be true, large or small. But at d = 16 the errors lie near
-        # the target, and half of the rows are tried again: that choice must do no harm either.
-        settings = EngineSettings(escalations=2 if latent_dim == 16 else 0)
         scores = _scores(Engine(FittedModel(oracles, latent_dim, n_classes=len(NOISE)), settings), rows)
         _check(scores, truth)
         assert scores["converged"].all()
+        if settings is not ONCE:
+            is_poor = scores["reliable"] & (scores["rhat_max"] > MOST_RHAT)
+            assert is_poor.sum() > 50
+            _check({name: values[is_poor] for name, values in scores.items()}, truth[is_poor])
         covered.append(np.abs(scores["log_density_scaled"] - truth) < 1.96 * scores["mc_se"])
         covered_is.append(np.abs(scores["log_density_is"] - truth) < 1.96 * scores["mc_se_is"])
     assert 0.93 <= np.mean(covered) <= 0.97
@@ -72,49 +82,31 @@ def test_linear_gaussian_decoders() -> None:
         _check(scores, truth + 0.5)
 
 
-def _many_modes(z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """z -> rows that two latents of opposite sign explain nearly as well, and in two dimensions some more."""
-    first, slope = z[..., :1], 0.05 if z.shape[-1] == 1 else 0.3
-    parts = [tf.square(first), slope * first]
-    if z.shape[-1] == 2:
-        parts.append(tf.sin(2.0 * z[..., 1:]) + 0.2 * first)
-    mean = tf.concat(parts, axis=-1)
-    return mean, tf.broadcast_to(0.02 + 0.01 * tf.square(first), tf.shape(mean))
+def _two_modes(z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """z -> rows that two latents of opposite sign explain nearly as well."""
+    mean = tf.concat([tf.square(z), 0.05 * z], axis=-1)
+    return mean, tf.broadcast_to(0.02 + 0.01 * tf.square(z), tf.shape(mean))
 
 
-def _by_quadrature(x: np.ndarray, latent_dim: int) -> np.ndarray:
-    grid = np.linspace(-8.0, 8.0, 4001 if latent_dim == 1 else 801)
-    z = np.stack(np.meshgrid(*[grid] * latent_dim), axis=-1).reshape(-1, latent_dim)
-    mean, variance = (part.numpy() for part in _many_modes(tf.constant(z)))
-    log_prior = -0.5 * (z**2).sum(axis=1) + latent_dim * (np.log(grid[1] - grid[0]) - 0.5 * np.log(2 * np.pi))
-    constant = log_prior - 0.5 * np.log(2 * np.pi * variance).sum(axis=1)
-    return np.array([np.logaddexp.reduce(constant - 0.5 * ((row - mean) ** 2 / variance).sum(axis=1)) for row in x])
-
-
-@pytest.mark.parametrize("latent_dim", [1, 2])
-def test_posteriors_with_several_modes(latent_dim: int) -> None:
+@pytest.mark.slow
+def test_posteriors_with_two_modes() -> None:
     rng = np.random.default_rng(3)
-    mean, variance = (part.numpy() for part in _many_modes(tf.constant(rng.standard_normal((100, latent_dim)))))
+    mean, variance = (part.numpy() for part in _two_modes(tf.constant(rng.standard_normal((100, 1)))))
     x = (mean + np.sqrt(variance) * rng.standard_normal(mean.shape)).astype(np.float32)
-    truth = _by_quadrature(x.astype(float), latent_dim)
-    rows, model = Rows(x, None, None), FittedModel(_many_modes, latent_dim)
-    scores = _scores(Engine(model, EngineSettings(escalations=0)), rows)
-    _check(scores, truth)
-    if latent_dim == 1:
-        # Negative control: chains that all start at one place know of one mode, and half of the density is missing.
-        one_place = _scores(Engine(model, EngineSettings(escalations=0, start="encoder")), rows)
-        with pytest.raises(AssertionError):
-            _check(one_place | {"reliable": np.ones(len(x), bool)}, truth)
-
-
-def test_chains_that_agree_poorly_do_no_harm_where_importance_sampling_is_exact() -> None:
-    oracles = ScaledOracles(random_oracle(14, 12, seed=4))
-    rows, truth = oracles.rows(50, seed=5)
-    model = FittedModel(oracles, 12, n_classes=len(NOISE))
-    scores = _scores(Engine(model, EngineSettings(escalations=0, draws=25, warm_up=50)), rows)
-    is_poor = scores["reliable"] & (scores["rhat_max"] > MOST_RHAT)
-    assert is_poor.sum() > 100
-    _check({name: values[is_poor] for name, values in scores.items()}, truth[is_poor])
+    z = np.linspace(-8.0, 8.0, 4001)[:, None]
+    mean, variance = (part.numpy() for part in _two_modes(tf.constant(z)))
+    constant = -0.5 * z[:, 0] ** 2 + np.log(0.004) - 0.5 * np.log(2 * np.pi)
+    constant -= 0.5 * np.log(2 * np.pi * variance).sum(axis=1)
+    truth = [
+        np.logaddexp.reduce(constant - 0.5 * ((row - mean) ** 2 / variance).sum(axis=1)) for row in x.astype(float)
+    ]
+    rows, model = Rows(x, None, None), FittedModel(_two_modes, 1)
+    _check(_scores(Engine(model, ONCE), rows), truth)
+    # Negative control: chains that all start at one place know of one mode, and half of the density is missing.
+    one_place = _scores(Engine(model, ONCE.model_copy(update={"start": "encoder"})), rows)
+    assert np.isnan(one_place["missed_mass"]).all()  # no search for modes that chains would not go to
+    with pytest.raises(AssertionError):
+        _check(one_place | {"reliable": np.ones(len(x), bool)}, truth)
 
 
 N_FOLDED = 3
@@ -147,26 +139,30 @@ def _folded_rows(n_each: int) -> tuple[Rows, np.ndarray]:
     return Rows(x, None, y), truth
 
 
-def test_modes_that_few_starts_miss_are_suspected_and_then_found() -> None:
+@pytest.mark.slow
+def test_modes_that_few_starts_miss_are_suspected_and_found_with_a_larger_budget() -> None:
     rows, truth = _folded_rows(16)
-    model = FittedModel(_folded, FOLDED_DIM, n_classes=N_FOLDED)
-    engine = Engine(model, EngineSettings())
+    engine = Engine(FittedModel(_folded, FOLDED_DIM, n_classes=N_FOLDED), DensitySettings())
     draws = engine.sample(rows, 3)
-    once = Engine(model, EngineSettings(escalations=0)).score(rows, draws, 3)
+    once = engine._score(rows, draws, 3, engine._budget)
     is_wrong = np.abs(once["log_density_scaled"] - truth) > 0.3
-    # The first try does miss modes, and says so.
+    # The first attempt does miss modes, and says so.
     assert is_wrong.mean() > 0.15
     assert not np.any(is_wrong & once["reliable"])
     scores = engine.score(rows, draws, 3)
     _check(scores, truth)
     assert scores["reliable"].mean() > 0.9
+    again = ~once["reliable"]
+    assert (scores["n_gradients"][again] > 2 * once["n_gradients"][again]).all()
+    for name in once:
+        np.testing.assert_array_equal(scores[name][~again], once[name][~again])
 
 
 @pytest.fixture(scope="module")
 def plain() -> tuple[LinearGaussianOracle, Engine]:
     """An oracle of two latents and four columns, and an engine that takes rows with gaps."""
     oracle = random_oracle(4, 2, seed=5)
-    return oracle, Engine(FittedModel(oracle, 2), EngineSettings(escalations=0))
+    return oracle, Engine(FittedModel(oracle, 2), ONCE)
 
 
 def test_missing_cells_are_integrated_out(plain: tuple[LinearGaussianOracle, Engine]) -> None:
@@ -190,22 +186,25 @@ def test_missing_cells_are_integrated_out(plain: tuple[LinearGaussianOracle, Eng
     assert not np.array_equal(_scores(engine, rows, seed=4)["log_density_scaled"], scores["log_density_scaled"])
 
 
-def test_a_decoder_that_is_given_few_latents_at_once_has_the_same_densities() -> None:
-    oracle = random_oracle(4, 2, seed=5)
-    _, x = oracle.sample(16, np.random.default_rng(8))
-    rows, settings = Rows(x.astype(np.float32), None, None), EngineSettings(escalations=0, warm_up=25, draws=25)
-    seen: list[int] = []
+def test_a_stop_takes_effect_after_the_current_compiled_call(
+    plain: tuple[LinearGaussianOracle, Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oracle, engine = plain
+    x = oracle.sample(64, np.random.default_rng(6))[1].astype(np.float32)
+    rows = Rows(x, np.ones(x.shape, bool), None)
+    n_calls = 0
 
-    def decoder(z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        seen.append(int(np.prod(z.shape[:-1])))
-        return oracle(z)
+    def run_segment(*arguments: object) -> object:
+        nonlocal n_calls
+        n_calls += 1
+        signal.raise_signal(signal.SIGTERM)
+        return segment(*arguments)
 
-    scores = _scores(Engine(FittedModel(decoder, 2, latents_at_once=24), settings), rows)
-    truth = oracle.log_density(rows.x.astype(float))
-    assert np.all(np.abs(scores["log_density_scaled"] - truth) < 5 * scores["mc_se"])
-    # 16 rows of 4 chains are 64 latents: all of them at the start alone, then no more than 24 in equal lots.
-    assert seen.count(64) == 1
-    assert 16 in seen
+    segment = engine.programs.run_segment
+    monkeypatch.setattr(engine, "programs", engine.programs._replace(run_segment=run_segment))
+    with stopping.listening(), pytest.raises(Stopped):
+        engine.sample(rows, 3)
+    assert n_calls == 1
 
 
 def test_far_rows_are_finite_and_in_order_or_flagged(plain: tuple[LinearGaussianOracle, Engine]) -> None:
@@ -223,29 +222,42 @@ def test_far_rows_are_finite_and_in_order_or_flagged(plain: tuple[LinearGaussian
     assert (verdict[truth < -1e7] != RELIABLE).all()
 
 
-def test_a_row_that_misses_the_target_gets_a_larger_budget() -> None:
-    oracle = random_oracle(4, 2, seed=5)
-    _, x = oracle.sample(20, np.random.default_rng(7))
-    rows = Rows(x.astype(np.float32), None, None)
-    small = {"warm_up": 25, "draws": 25, "proposal_draws": 100, "target_se": 0.02}
-    once = _scores(Engine(FittedModel(oracle, 2), EngineSettings(**small, escalations=0)), rows)
-    assert 3 < once["reliable"].sum() < 17
-    more = _scores(Engine(FittedModel(oracle, 2), EngineSettings(**small, escalations=1)), rows)
-    again = ~once["reliable"]
-    assert (more["n_gradients"][again] > 2 * once["n_gradients"][again]).all()
-    assert more["mc_se"][again].mean() < once["mc_se"][again].mean()
-    for name in once:
-        np.testing.assert_array_equal(more[name][~again], once[name][~again])
-
-
-def test_a_blurred_model_has_the_density_of_its_rows_with_noise_added() -> None:
-    oracle, width = random_oracle(6, 4, seed=5), 1.5
+def test_a_blurred_model_decoded_in_small_batches_has_the_density_of_its_rows_with_noise_added() -> None:
+    oracle, width = random_oracle(4, 2, seed=5), 1.5
     blurred = LinearGaussianOracle(oracle.weights, oracle.offset, oracle.variance + width**2)
-    _, x = blurred.sample(64, np.random.default_rng(6))
-    rows = Rows(x.astype(np.float32), None, None)
-    scores = _scores(Engine(FittedModel(BlurredDecoder(oracle, width), 4), EngineSettings(escalations=0)), rows)
-    truth = blurred.log_density(x.astype(np.float32).astype(float))
-    _check(scores, truth)
+    x = blurred.sample(16, np.random.default_rng(6))[1].astype(np.float32)
+    seen: list[int] = []
+
+    def decoder(z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        seen.append(int(np.prod(z.shape[:-1])))
+        return oracle(z)
+
+    settings = DensitySettings(escalations=0, warm_up=25, draws=25)
+    scores = _scores(Engine(FittedModel(BlurredDecoder(decoder, width), 2, latents_at_once=24), settings), Rows(x))
+    # Five standard errors: 16 rows exceed them by chance once in 100,000 runs. Intervals are tested above.
+    assert np.all(np.abs(scores["log_density_scaled"] - blurred.log_density(x.astype(float))) < 5 * scores["mc_se"])
     # Negative control: the density without the noise is another one.
-    with pytest.raises(AssertionError):
-        _check(scores, oracle.log_density(x))
+    sharp = oracle.log_density(x.astype(float))
+    assert np.mean(np.abs(scores["log_density_scaled"] - sharp) > 5 * scores["mc_se"]) > 0.9
+    # 16 rows of 4 chains are 64 latents: all of them at the start alone, then no more than 24 in equal batches.
+    assert seen.count(64) == 1
+    assert 16 in seen
+
+
+def test_modes_that_no_chain_has_visited_are_carried_into_the_next_attempt() -> None:
+    z, zeros = np.zeros((1, 2, 4, 1), np.float32), np.zeros(1, np.float32)
+    found = np.array([[[5.0], [-3.0], [np.nan]]], np.float32)
+    draws = Draws(z, zeros, zeros, zeros, zeros, zeros, found)
+    carried = _places_to_carry(draws)
+    assert np.isfinite(carried).all()
+    assert {5.0, -3.0, 0.0} == {*carried.ravel().tolist()}
+    assert _places_to_carry(draws._replace(modes=found[:, :0])).shape == carried.shape
+
+
+def test_draws_do_not_depend_on_how_they_will_be_scored() -> None:
+    model, z = FittedModel(_two_modes, 1), tf.random.stateless_normal([2, 50, 1], [1, 2])
+    other = ONCE.model_copy(update={"components": 2, "regulariser": 0.1, "absolute_regulariser": 0.01})
+    usual, unusual = (build_programs(model, settings) for settings in (ONCE, other))
+    assert usual.fit_jumps is usual.fit_proposal
+    for one, two in zip(usual.fit_jumps(z, seed_pair(1)), unusual.fit_jumps(z, seed_pair(1)), strict=True):
+        np.testing.assert_array_equal(one, two)

@@ -5,10 +5,10 @@ import pytest
 import tensorflow as tf
 from scipy.stats import norm, truncnorm
 
-from bayesnde_cli.inference.block import Rows
-from bayesnde_cli.inference.budget import EngineSettings
 from bayesnde_cli.inference.engine import Engine, FittedModel
-from bayesnde_cli.model.cells import ColumnCells, joined_cells
+from bayesnde_cli.model.likelihood import ColumnCells, draw_rows, join_cells
+from bayesnde_cli.rows import Rows
+from bayesnde_cli.settings.stage_settings import DensitySettings
 
 # Two columns of categories, one of whole numbers that was only scaled, one without cells; two latents.
 CATEGORIES = ColumnCells((-100.0, -0.3, 0.9), (-0.3, 0.9, 100.0))
@@ -20,21 +20,7 @@ SD = np.array([0.15, 0.4, 0.3, 0.5])
 
 def _decoder(z: tf.Tensor) -> tuple:
     mean = tf.linalg.matvec(tf.constant(WEIGHTS, z.dtype), z)
-    return mean, tf.broadcast_to(tf.constant(SD**2, z.dtype), tf.shape(mean)), joined_cells(COLUMNS)
-
-
-def _rows(n: int, seed: int) -> np.ndarray:
-    """Rows of the model, by scipy: a normal draw, and where it falls into a cell, noise of that cell."""
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal((n, 2)) @ WEIGHTS.T + SD * rng.standard_normal((n, 4))
-    for column, cells in enumerate(COLUMNS):
-        for lower, upper in zip(cells.lower, cells.upper, strict=True):
-            here = (x[:, column] >= lower) & (x[:, column] < upper)
-            if cells.width:
-                x[here, column] = 0.5 * (lower + upper) + cells.width * (rng.random(here.sum()) - 0.5)
-            else:
-                x[here, column] = truncnorm.rvs(lower, upper, size=here.sum(), random_state=rng)
-    return x.astype(np.float32)
+    return mean, tf.broadcast_to(tf.constant(SD**2, z.dtype), tf.shape(mean)), join_cells(COLUMNS)
 
 
 def _by_quadrature(x: np.ndarray, columns: tuple[ColumnCells, ...]) -> np.ndarray:
@@ -68,9 +54,10 @@ def _check(scores: dict[str, np.ndarray], truth: np.ndarray) -> None:
     assert not np.any((np.abs(error) > 0.1) & scores["reliable"])
 
 
+@pytest.mark.slow
 def test_log_densities_of_rows_in_cells_are_right_and_so_are_their_errors() -> None:
-    rows = Rows(_rows(256, seed=1), None, None)
-    engine = Engine(FittedModel(_decoder, 2), EngineSettings(escalations=0))
+    rows = Rows(draw_rows(_decoder, 128, 2, tf.constant([1, 2])).numpy(), None, None)
+    engine = Engine(FittedModel(_decoder, 2), DensitySettings(escalations=0))
     scores = engine.score(rows, engine.sample(rows, 3), 3)
     _check(scores, _by_quadrature(rows.x, COLUMNS))
     assert scores["reliable"].mean() > 0.95

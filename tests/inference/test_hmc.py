@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bayesnde_cli.inference.hmc import Phase, adapted, leapfrog, phase, transition
+from bayesnde_cli.inference.hmc import ChainState, PhasePoint, adapt_step, leapfrog, phase_point, transition
 
 MEAN = np.array([1.0, -2.0, 0.5])
 COVARIANCE = np.array([[1.0, 0.7, 0.0], [0.7, 0.8, -0.2], [0.0, -0.2, 0.3]])
@@ -62,8 +62,8 @@ def _from_afar() -> tf.Tensor:
 def _never_refuses(
     log_density: Callable, z: tf.Tensor, step_size: tf.Tensor, seed: tf.Tensor, *, n_leapfrog: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    momentum = tf.random.stateless_normal(z.shape, seed)
-    return leapfrog(log_density, phase(log_density, z, momentum), step_size, n_leapfrog).z, tf.ones_like(step_size)
+    start = phase_point(log_density, z, tf.random.stateless_normal(z.shape, seed))
+    return leapfrog(log_density, start, step_size, n_leapfrog).z, tf.ones_like(step_size)
 
 
 def test_chains_from_afar_arrive_at_the_distribution() -> None:
@@ -71,16 +71,9 @@ def test_chains_from_afar_arrive_at_the_distribution() -> None:
     assert 0.7 < acceptance < 0.95
     # Nine moments of exact draws stay below 4.5 standard errors with probability 0.9999.
     assert _largest_error(draws) < 4.5
-
-
-def test_a_kernel_that_accepts_everything_arrives_elsewhere() -> None:
-    draws, _ = _after(_never_refuses, _from_afar(), 60)
-    assert _largest_error(draws) > 10.0
-
-
-def test_too_few_transitions_are_seen() -> None:
-    draws, _ = _after(transition, _from_afar(), 2)
-    assert _largest_error(draws) > 10.0
+    # Negative controls: too few transitions, and a kernel that accepts everything.
+    assert _largest_error(_after(transition, _from_afar(), 2)[0]) > 10.0
+    assert _largest_error(_after(_never_refuses, _from_afar(), 60)[0]) > 10.0
 
 
 def test_exact_draws_stay_exact_draws() -> None:
@@ -91,11 +84,11 @@ def test_exact_draws_stay_exact_draws() -> None:
     assert np.mean(np.any(draws != exact.astype(np.float32), axis=1)) > 0.8
 
 
-def _oscillator(step_size: float, n_leapfrog: int) -> tuple[Phase, Phase]:
+def _oscillator(step_size: float, n_leapfrog: int) -> tuple[PhasePoint, PhasePoint]:
     """Start and end of a few float64 rows of the correlated normal."""
     rng = np.random.default_rng(1)
     z, momentum = (tf.constant(rng.standard_normal((16, 3))) for _ in range(2))
-    start = phase(_log_density, z, momentum)
+    start = phase_point(_log_density, z, momentum)
     return start, leapfrog(_log_density, start, tf.fill([16], tf.constant(step_size, tf.float64)), n_leapfrog)
 
 
@@ -121,7 +114,7 @@ def test_the_acceptance_is_the_metropolis_probability() -> None:
     z = tf.constant(np.random.default_rng(2).standard_normal((64, 3)), tf.float32)
     seed, step_size = tf.constant([1, 2]), tf.fill([64], STEP_SIZE)
     moved, acceptance = transition(_log_density, z, step_size, seed, n_leapfrog=3)
-    start = phase(_log_density, z, tf.random.stateless_normal([64, 4], seed)[:, :3])
+    start = phase_point(_log_density, z, tf.random.stateless_normal([64, 4], seed)[:, :3])
     end = leapfrog(_log_density, start, step_size, 3)
     expected = np.minimum(1.0, np.exp(start.energy() - end.energy()))
     assert np.allclose(acceptance, expected, atol=1e-6)
@@ -146,58 +139,42 @@ def test_a_proposal_that_is_not_finite_is_turned_down(worst: float) -> None:
     assert np.all(np.abs(moved) < 1.0)
 
 
-def test_a_position_that_runs_away_is_turned_down() -> None:
+def test_chains_that_run_away_or_start_at_no_density_stay() -> None:
+    z = tf.constant([[np.nan, 0.0], [0.5, 0.0], [0.5, 0.0]], tf.float32)
+    step_size = tf.constant([0.1, 0.1, np.inf])
     moved, acceptance = transition(
-        lambda z: tf.reduce_sum(0.0 * z, axis=1), tf.zeros([8, 2]), tf.fill([8], np.inf), tf.constant([5, 6]),
-        n_leapfrog=1,
-    )  # fmt: skip
-    assert not np.any(acceptance)
-    assert not np.any(moved)
-
-
-def test_a_chain_that_starts_at_no_density_stays() -> None:
-    z = tf.constant([[np.nan, 0.0], [0.5, 0.0]], tf.float32)
-    moved, acceptance = transition(
-        lambda z: -0.5 * tf.reduce_sum(tf.square(z), axis=1), z, tf.fill([2], 0.1), tf.constant([5, 6]), n_leapfrog=2
+        lambda z: -0.5 * tf.reduce_sum(tf.square(z), axis=1), z, step_size, tf.constant([5, 6]), n_leapfrog=2
     )
-    assert acceptance[0] == 0.0
+    assert acceptance[0] == acceptance[2] == 0.0
     assert acceptance[1] > 0.9
-    assert np.array_equal(moved[0], z[0], equal_nan=True)
+    assert np.array_equal(moved.numpy()[[0, 2]], z.numpy()[[0, 2]], equal_nan=True)
 
 
-def test_the_seed_decides() -> None:
+def test_the_seed_decides_and_float64_log_densities_give_float32_chains() -> None:
     z = tf.constant(np.random.default_rng(2).standard_normal((64, 3)), tf.float32)
-    results = [
-        transition(_log_density, z, tf.fill([64], 0.5), tf.constant(seed), n_leapfrog=3)
-        for seed in ([1, 2], [1, 2], [1, 3])
-    ]
-    assert np.array_equal(results[0][0], results[1][0])
-    assert np.array_equal(results[0][1], results[1][1])
-    assert not np.array_equal(results[0][0], results[2][0])
 
+    def chains(seed: list[int], dtype: tf.DType = tf.float32) -> tuple[tf.Tensor, tf.Tensor]:
+        log_density = lambda z: tf.cast(_log_density(z), dtype)  # noqa: E731
+        return transition(log_density, z, tf.fill([64], 0.5), tf.constant(seed), n_leapfrog=3)
 
-def test_float64_log_densities_give_float32_chains() -> None:
-    z = tf.constant(np.random.default_rng(2).standard_normal((64, 3)), tf.float32)
-    arguments = z, tf.fill([64], 0.5), tf.constant([1, 2])
-    single = transition(_log_density, *arguments, n_leapfrog=3)
-    double = transition(lambda z: tf.cast(_log_density(z), tf.float64), *arguments, n_leapfrog=3)
-    for one, other in zip(single, double, strict=True):
+    first = chains([1, 2])
+    assert all(np.array_equal(one, other) for one, other in zip(first, chains([1, 2]), strict=True))
+    assert not np.array_equal(first[0], chains([1, 3])[0])
+    for one, other in zip(first, chains([1, 2], tf.float64), strict=True):
         assert one.dtype == other.dtype == tf.float32
         assert np.allclose(one, other, atol=1e-5)
 
 
-def test_adaptation_finds_the_step_size_of_the_target() -> None:
-    z = tf.constant(np.random.default_rng(3).multivariate_normal(MEAN, COVARIANCE, 256), tf.float32)
-
-    @tf.function(jit_compile=True)
-    def visit(z: tf.Tensor, log_step: tf.Tensor, seed: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        z, acceptance = transition(_log_density, z, tf.exp(log_step), seed, n_leapfrog=4)
-        return z, adapted(log_step, acceptance, 0.75, rate), acceptance
-
-    for log_step in (tf.fill([256], 3.0), tf.fill([256], -3.0)):
-        means = []
-        for index in range(250):
-            rate = tf.constant((1.0 + index) ** -0.5)
-            z, log_step, acceptance = visit(z, log_step, tf.constant([7, index]), rate)
-            means.append(float(tf.reduce_mean(acceptance)))
-        assert abs(np.mean(means[100:]) - 0.75) < 0.03
+@pytest.mark.parametrize("first_log_step", [3.0, -3.0])
+def test_dual_averaging_finds_the_step_size_of_the_target(first_log_step: float) -> None:
+    # Chains whose acceptance is exp(-eps): a step size of -log(0.75) has the target. No noise, so no tolerance for it.
+    log_step, n_adapting = tf.fill([1], first_log_step), tf.constant(400)
+    point = phase_point(_log_density, tf.zeros([1, 3]), tf.zeros([1, 3]))
+    state = ChainState(point, log_step, log_step, tf.zeros([1]), log_step, tf.constant(0))
+    for _ in range(400):
+        state = adapt_step(state, tf.exp(-tf.exp(state.log_step)), 0.75, n_adapting)
+    assert float(tf.exp(-tf.exp(state.mean_log_step[0]))) == pytest.approx(0.75, abs=0.01)
+    after = adapt_step(state, tf.zeros([1]), 0.75, n_adapting)  # the warm-up is over
+    assert float(after.mean_log_step[0]) == float(state.mean_log_step[0])
+    # Negative control: the first step size is far from the target.
+    assert abs(np.exp(-np.exp(first_log_step)) - 0.75) > 0.1

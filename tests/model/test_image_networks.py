@@ -1,4 +1,4 @@
-"""Decoder and encoder of images: the paper's sizes, rows apart once statistics are frozen, bounded variances."""
+"""Networks of images: convolutions as TensorFlow's own, the paper's sizes, rows apart once statistics are frozen."""
 
 from dataclasses import replace
 
@@ -6,57 +6,121 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bayesnde_cli.model import discriminator
-from bayesnde_cli.model.decoder import IMAGE_VARIANCE, Decoder, image_decoder_spec
-from bayesnde_cli.model.encoder import Encoder, image_encoder_spec
-from bayesnde_cli.model.networks import NetworkSpec, initial_parameters, n_products, parameter_shapes
+from bayesnde_cli.model import coders, layers
+from bayesnde_cli.model.coders import Decoder, Encoder, image_decoder_spec, image_encoder_spec
+from bayesnde_cli.model.networks import IMAGE_VARIANCE, NetworkSpec, initial_parameters, n_products, parameter_shapes
 from bayesnde_cli.rng import generator
 
 MNIST = (28, 28, 1)
 
 
-def _random(*shape: int) -> tf.Tensor:
-    return tf.constant(generator(3, "test", *shape).normal(size=shape).astype(np.float32))
+def _random(*shape: int, dtype: type = np.float64) -> tf.Tensor:
+    return tf.constant(generator(3, "test", *shape).normal(size=shape).astype(dtype))
+
+
+def _as_tensorflow_has_it(x: tf.Tensor) -> tf.Tensor:
+    return tf.transpose(x, [1, 0, 2, 3])
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (7, 9), (2, 5)])
+def test_a_convolution_is_that_of_tensorflow(height: int, width: int, size: int, stride: int) -> None:
+    x, parameters = _random(height, 3, width, 2), {"a/kernel": _random(size, size, 2, 4), "a/bias": _random(4)}
+    ours = layers.conv(parameters, "a", x, kernel=(size, 4), stride=stride)
+    theirs = tf.nn.conv2d(_as_tensorflow_has_it(x), parameters["a/kernel"], stride, "SAME") + parameters["a/bias"]
+    np.testing.assert_allclose(_as_tensorflow_has_it(ours), theirs, atol=1e-12)
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (6, 14)])
+def test_a_transposed_convolution_is_that_of_tensorflow_and_odd_sides_are_cut_off(height: int, width: int) -> None:
+    x, parameters = _random(height // 2, 3, width // 2, 2), {"a/kernel": _random(3, 3, 2, 4), "a/bias": _random(4)}
+    ours = layers.transposed_conv(parameters, "a", x, 4, (height, width))
+    kernel = tf.transpose(parameters["a/kernel"], [0, 1, 3, 2])
+    theirs = tf.nn.conv2d_transpose(_as_tensorflow_has_it(x), kernel, [3, height, width, 4], 2, "SAME")
+    np.testing.assert_allclose(_as_tensorflow_has_it(ours), theirs + parameters["a/bias"], atol=1e-12)
+    odd = layers.transposed_conv(parameters, "a", x, 4, (height - 1, width - 1))
+    np.testing.assert_array_equal(odd, ours[:-1, :, :-1])
+
+
+def test_flat_rows_come_back_as_the_same_images_with_classes_as_channels() -> None:
+    flat = _random(3, 4 * 5 * 2)
+    x = layers.as_images(flat, (4, 5, 2))
+    assert x.shape == (4, 3, 5, 2)
+    np.testing.assert_array_equal(x[1, 2, 3], tf.reshape(flat, [3, 4, 5, 2])[2, 1, 3])
+    np.testing.assert_array_equal(layers.flatten(x), flat)
+    y = tf.one_hot([0, 1, 0], 2, dtype=tf.float64)
+    np.testing.assert_array_equal(layers.as_images(flat, (4, 5, 2), y)[1, 2, 3], [*x[1, 2, 3].numpy(), 1.0, 0.0])
+
+
+def _norm() -> dict[str, tf.Tensor]:
+    names = ("gain", "bias", "moving_mean", "moving_variance")
+    return {f"a/{name}": tf.exp(_random(2, index)[:, 0]) for index, name in enumerate(names, start=1)}
+
+
+def test_frozen_batch_normalisation_of_an_image_does_not_depend_on_the_others() -> None:
+    x, parameters = _random(4, 3, 5, 2), _norm()
+    with tf.GradientTape() as tape:
+        tape.watch(parameters)
+        whole = layers.batch_norm(parameters, "a", x, None)
+    np.testing.assert_array_equal(layers.batch_norm(parameters, "a", x[:, :1], None), whole[:, :1])
+    gradients = tape.gradient(whole, parameters)
+    assert [name for name in gradients if gradients[name] is None] == ["a/moving_mean", "a/moving_variance"]
+    # That of a network that learns does: the test above can fail.
+    learning = layers.batch_norm(parameters, "a", x, {})
+    assert np.abs(layers.batch_norm(parameters, "a", x[:, :1], {}) - learning[:, :1]).max() > 0.01
+
+
+def test_learning_batch_normalisation_gives_every_channel_its_gain_and_bias_and_leaves_its_statistics() -> None:
+    x, parameters = 3.0 + 2.0 * _random(4, 30, 5, 2), _norm()
+    seen: layers.Statistics = {}
+    normal = layers.batch_norm(parameters, "a", x, seen)
+    np.testing.assert_allclose(tf.reduce_mean(normal, axis=[0, 1, 2]), parameters["a/bias"], atol=1e-12)
+    mean, variance = tf.nn.moments(x, axes=[0, 1, 2])
+    np.testing.assert_allclose(seen["a/moving_mean"], mean)
+    np.testing.assert_allclose(seen["a/moving_variance"], variance)
+    share = variance / (variance + layers.BATCH_NORM_EPSILON)
+    np.testing.assert_allclose(tf.math.reduce_variance(normal, axis=[0, 1, 2]), parameters["a/gain"] ** 2 * share)
+    np.testing.assert_allclose(layers.batch_norm(parameters | seen, "a", x, None), normal, atol=1e-12)
 
 
 def test_the_paper_s_networks_of_mnist() -> None:
-    decoder = parameter_shapes(image_decoder_spec(10, MNIST, 10))
-    kernels = {name: shape for name, shape in decoder.items() if name.endswith("kernel")}
-    assert kernels == {
-        "dense/kernel": (20, 6272),
-        "conv1/kernel": (3, 3, 138, 64),
-        "conv2/kernel": (3, 3, 64, 32),
-        "conv3/kernel": (3, 3, 32, 32),
-        "mean/kernel": (32, 1),
-        "raw_variance/kernel": (32, 1),
+    def kernels(spec: NetworkSpec | coders.DiscriminatorSpec) -> dict[str, tuple[int, ...]]:
+        return {name[:-7]: shape for name, shape in parameter_shapes(spec).items() if name.endswith("/kernel")}
+
+    assert kernels(image_decoder_spec(10, MNIST, 10)) == {
+        "dense": (20, 6272),
+        "conv1": (3, 3, 138, 64),
+        "conv2": (3, 3, 64, 32),
+        "conv3": (3, 3, 32, 32),
+        "mean": (32, 1),
+        "raw_variance": (32, 1),
     }
-    encoder = parameter_shapes(image_encoder_spec(10, MNIST, 10))
-    kernels = {name: shape for name, shape in encoder.items() if name.endswith("kernel")}
-    assert kernels == {
-        "conv1/kernel": (3, 3, 11, 32),
-        "conv2/kernel": (3, 3, 32, 64),
-        "conv3/kernel": (3, 3, 64, 128),
-        "dense/kernel": (6282, 256),
-        "mean/kernel": (256, 10),
-        "raw_sd/kernel": (256, 10),
+    assert kernels(image_encoder_spec(10, MNIST, 10)) == {
+        "conv1": (3, 3, 11, 32),
+        "conv2": (3, 3, 32, 64),
+        "conv3": (3, 3, 64, 128),
+        "dense": (6282, 256),
+        "mean": (256, 10),
+        "raw_sd": (256, 10),
     }
-    of_images = discriminator.parameter_shapes(discriminator.of_images(MNIST, 10))
-    kernels = {name: shape for name, shape in of_images.items() if name.endswith("kernel")}
-    assert kernels == {
-        "conv1/kernel": (5, 5, 11, 32),
-        "conv2/kernel": (5, 5, 32, 64),
-        "conv3/kernel": (3, 3, 64, 128),
-        "hidden1/kernel": (2058, 128),
-        "output/kernel": (128, 1),
+    assert kernels(coders.of_images(MNIST, 10)) == {
+        "conv1": (5, 5, 11, 32),
+        "conv2": (5, 5, 32, 64),
+        "conv3": (3, 3, 64, 128),
+        "hidden1": (2058, 128),
+        "output": (128, 1),
     }
 
 
 def test_products_count_a_convolution_for_every_pixel() -> None:
-    spec = image_decoder_spec(10, MNIST, 10)
     kernels = 20 * 6272 + 49 * 9 * 138 * 64 + 196 * 9 * 64 * 32 + 784 * 9 * 32 * 32 + 784 * 64
-    assert kernels < n_products(spec) < 1.02 * kernels  # biases and normalisation are the rest
-    table = NetworkSpec(3, 4, width=5, depth=1)
-    assert n_products(table) == 3 * 5 + 5 + 5 * 4 + 4
+    biases = 6272 + 49 * 64 + 196 * 32 + 784 * 32 + 784 * 2 + 4 * (64 + 32 + 32)  # those of convolutions likewise
+    assert n_products(image_decoder_spec(10, MNIST, 10)) == kernels + biases
+    kernels = 196 * 9 * 11 * 32 + 49 * 9 * 32 * 64 + 49 * 9 * 64 * 128 + 6282 * 256 + 256 * 20
+    biases = 196 * 32 + 49 * 64 + 49 * 128 + 256 + 20 + 4 * (32 + 64 + 128)
+    assert n_products(image_encoder_spec(10, MNIST, 10)) == kernels + biases
+    assert n_products(NetworkSpec(3, 4, width=5, depth=1)) == 3 * 5 + 5 + 5 * 4 + 4
 
 
 @pytest.mark.parametrize("image", [(8, 8, 1), (7, 9, 3), (5, 2, 2)])
@@ -67,24 +131,23 @@ def test_any_size_and_number_of_channels(image: tuple[int, int, int], n_classes:
     encoder_spec = replace(image_encoder_spec(3, image, n_classes), width=2)
     decoder = Decoder(decoder_spec, initial_parameters(decoder_spec, 0, "decoder"))
     encoder = Encoder(encoder_spec, initial_parameters(encoder_spec, 0, "encoder"))
-    z, x = 5.0 * _random(4, 6, 3), _random(4, 6, p)  # leading axes as HMC has them
+    z, x = (_random(4, 6, n, dtype=np.float32) for n in (3, p))  # leading axes as HMC has them
     y = tf.one_hot(np.arange(4) % 2, 2)[:, None, :] if n_classes else None
-    mean, variance = decoder(z, y)
+    mean, variance = decoder(5.0 * z, y)
     assert mean.shape == variance.shape == (4, 6, p)
     assert IMAGE_VARIANCE[0] <= tf.reduce_min(variance) < tf.reduce_max(variance) <= IMAGE_VARIANCE[1]
     proposal = encoder(x, y)
     assert proposal.mean.shape == proposal.sd.shape == (4, 6, 3)
     # A row of the batch alone is the same row: to rounding, as products of other sizes add up in another order.
-    alone = decoder(z[1:2, 2:3], None if y is None else y[1:2])
-    np.testing.assert_allclose(alone[0][0, 0], mean[1, 2], atol=1e-5)
-    np.testing.assert_allclose(encoder(x[1:2, 2:3], None if y is None else y[1:2]).mean[0, 0], proposal.mean[1, 2],
-                               atol=1e-5)  # fmt: skip
+    own = None if y is None else y[1:2]
+    np.testing.assert_allclose(decoder(5.0 * z[1:2, 2:3], own)[0][0, 0], mean[1, 2], atol=1e-5)
+    np.testing.assert_allclose(encoder(x[1:2, 2:3], own).mean[0, 0], proposal.mean[1, 2], atol=1e-5)
 
 
 def test_the_decoder_is_the_one_that_tensorflow_s_own_layers_make() -> None:
     spec = replace(image_decoder_spec(3, (8, 4, 2), 2), width=2)
     parameters = initial_parameters(spec, 0, "decoder")
-    z, y = _random(5, 3), tf.one_hot([0, 1, 1, 0, 1], 2)
+    z, y = _random(5, 3, dtype=np.float32), tf.one_hot([0, 1, 1, 0, 1], 2)
 
     def normal(k: int, h: tf.Tensor) -> tf.Tensor:
         scale = parameters[f"norm{k}/gain"] / tf.sqrt(parameters[f"norm{k}/moving_variance"] + 1e-3)
@@ -109,7 +172,7 @@ def test_with_class_maps_every_class_has_the_decoder_whose_map_is_the_common_one
     parameters = initial_parameters(spec, 0, "decoder")
     common, of_y, own = tf.split(parameters["dense/kernel"], [3, 2, 6])
     own = tf.reshape(own, [3, 2, -1])  # (latents, classes, …)
-    z, classes = _random(6, 3), np.array([0, 1, 1, 0, 1, 0])
+    z, classes = _random(6, 3, dtype=np.float32), np.array([0, 1, 1, 0, 1, 0])
     found = Decoder(spec, parameters)(z, tf.one_hot(classes, 2))[0].numpy()
     for index in range(2):
         given = tf.one_hot(np.full(6, index), 2)
@@ -120,27 +183,12 @@ def test_with_class_maps_every_class_has_the_decoder_whose_map_is_the_common_one
         assert (np.abs(found - expected)[classes != index].max(axis=1) > 1e-3).all()
 
 
-def test_class_maps_are_for_decoders_with_classes() -> None:
-    for spec in (image_decoder_spec(3, (8, 8, 1)), image_encoder_spec(3, (8, 8, 1), 2), NetworkSpec(3, 4, n_classes=2)):
-        with pytest.raises(ValueError, match="maps for each class of a decoder of images with classes alone"):
-            replace(spec, class_maps=True)
-
-
-def test_a_network_of_images_needs_an_image_and_its_pixels() -> None:
-    with pytest.raises(ValueError, match="as many columns as the image has pixels"):
-        NetworkSpec(3, 10, kind="to_image", image=(2, 2, 1))
-    with pytest.raises(ValueError, match="an image for networks of images alone"):
-        NetworkSpec(3, 4, kind="to_image")
-    with pytest.raises(ValueError, match="an image for networks of images alone"):
-        NetworkSpec(3, 4, image=(2, 2, 1))
-
-
 def test_the_discriminators_of_images_score_every_row() -> None:
-    of_images = discriminator.of_images((8, 8, 1), 3)
-    parameters = discriminator.initial_parameters(of_images, 0, "x")
-    y = tf.one_hot([0, 1, 2, 0, 1], 3)
-    assert discriminator.apply(of_images, parameters, _random(5, 64), y).shape == (5,)
-    of_latents = discriminator.of_latents_of_images(4)
-    scores = discriminator.apply(of_latents, discriminator.initial_parameters(of_latents, 0, "z"), _random(5, 4))
-    assert scores.shape == (5,)
-    assert np.std(scores) > 0.0
+    for spec, y in (
+        (coders.of_images((8, 8, 1), 3), tf.one_hot([0, 1, 2, 0, 1], 3)),
+        (coders.of_latents_of_images(4), None),
+    ):
+        rows = _random(5, spec.n_in, dtype=np.float32)
+        scores = coders.discriminate(spec, initial_parameters(spec, 0, "x"), rows, y)
+        assert scores.shape == (5,)
+        assert np.std(scores) > 0.0

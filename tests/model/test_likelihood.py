@@ -1,4 +1,4 @@
-"""The density of the model against SciPy, finite differences and closed forms."""
+"""The density of the model against SciPy, finite differences and closed forms, whole and in batches."""
 
 from dataclasses import replace
 
@@ -6,12 +6,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from linear_gaussian_oracle import LinearGaussianOracle, random_oracle
-from naive_networks import random_parameters
 from scipy.stats import multivariate_normal, norm
 
+from bayesnde_cli.inference import hmc
 from bayesnde_cli.model import networks
-from bayesnde_cli.model.decoder import Decoder
-from bayesnde_cli.model.likelihood import draw_rows, log_joint, log_likelihood, log_normal, log_prior
+from bayesnde_cli.model.coders import Decoder, image_decoder_spec
+from bayesnde_cli.model.likelihood import (
+    Target,
+    draw_rows,
+    largest_divisor,
+    log_joint,
+    log_likelihood,
+    log_normal,
+    log_prior,
+)
 from bayesnde_cli.rng import generator
 
 
@@ -27,15 +35,11 @@ def _observed(*shape: int) -> np.ndarray:
     return generator(0, "mask").random(shape) < 0.6
 
 
-def test_the_log_likelihood_is_the_sum_of_normal_log_densities_with_all_constants() -> None:
+def test_likelihood_and_prior_are_sums_of_normal_log_densities_with_all_constants() -> None:
     x, mean, variance = _cells(4, 3, 5)
     found = log_likelihood(*map(tf.constant, (x, mean, variance)))
     np.testing.assert_allclose(found, norm(mean, np.sqrt(variance)).logpdf(x).sum(axis=-1), rtol=1e-11)
-
-
-def test_the_log_prior_is_standard_normal() -> None:
-    z = generator(0, "z").standard_normal((4, 3, 5))
-    np.testing.assert_allclose(log_prior(tf.constant(z)), norm.logpdf(z).sum(axis=-1), rtol=1e-12)
+    np.testing.assert_allclose(log_prior(tf.constant(x)), norm.logpdf(x).sum(axis=-1), rtol=1e-12)
 
 
 def test_cells_are_computed_and_added_up_in_float64_when_asked() -> None:
@@ -62,8 +66,6 @@ def test_a_row_is_compared_with_each_of_its_chains_and_never_with_another_row() 
             assert float(found[row, chain]) == pytest.approx(float(expected), rel=1e-12)
     with pytest.raises(ValueError, match=r"with the axes of the mean \(4, 4, 5\), got shape \(4, 5\)"):
         log_likelihood(x[:, 0], mean, variance)
-    with pytest.raises(ValueError, match=r"got shape \(4, 4, 1\)"):
-        log_likelihood(x[:, :, :1], mean, variance)
 
 
 def test_a_mask_drops_exactly_the_masked_cells() -> None:
@@ -89,53 +91,6 @@ def test_gradients_with_missing_cells_are_finite_and_zero_where_nothing_was_seen
         assert np.all(np.isfinite(gradient))
 
 
-def test_the_joint_is_the_likelihood_times_the_prior() -> None:
-    oracle = random_oracle(5, 3)
-    z, x = (tf.constant(part) for part in oracle.sample(6, generator(0, "rows")))
-    observed = tf.constant(_observed(6, 5))
-    expected = log_likelihood(x, *oracle(z), mask=observed) + log_prior(z)
-    np.testing.assert_allclose(log_joint(z, x, oracle, mask=observed), expected, rtol=1e-12)
-    assert log_joint(tf.cast(z, tf.float32), tf.cast(x, tf.float32), oracle, dtype=tf.float64).dtype == tf.float64
-
-
-@pytest.mark.parametrize("n_classes", [0, 2])
-@pytest.mark.parametrize("kind", ["mlp", "residual"])
-def test_the_gradient_of_the_joint_is_that_of_finite_differences(kind: networks.Kind, n_classes: int) -> None:
-    spec = networks.NetworkSpec(3, 4, ("mean", "raw_variance"), n_classes, kind, width=8, depth=2)
-    decoder = Decoder(spec, random_parameters(networks.parameter_shapes(spec)))
-    rng = generator(0, "joint")
-    z, x = tf.constant(rng.standard_normal((5, 2, 3))), tf.constant(rng.standard_normal((5, 1, 4)))
-    y = tf.one_hot([[0], [1], [0], [1], [1]], 2, dtype=tf.float64) if n_classes else None
-    with tf.GradientTape() as tape:
-        tape.watch(z)
-        value = log_joint(z, x, decoder, y=y)
-    gradient = tape.gradient(value, z)
-    # Float64 and a central difference: its error is about 1e-10 from h^2 and 1e-10 from rounding / h.
-    h = 1e-5
-    for j in range(3):
-        shift = h * np.eye(3)[j]
-        slope = (log_joint(z + shift, x, decoder, y=y) - log_joint(z - shift, x, decoder, y=y)) / (2 * h)
-        np.testing.assert_allclose(gradient[..., j], slope, rtol=1e-6, atol=1e-7)
-
-
-def test_the_compiled_joint_and_its_gradient_equal_the_eager_ones() -> None:
-    spec = networks.NetworkSpec(3, 4, ("mean", "raw_variance"), kind="residual", width=16, depth=2)
-    decoder = Decoder(spec, networks.initial_parameters(spec, 0, "decoder"))
-    rng = generator(0, "compiled")
-    z, x = (tf.constant(rng.standard_normal(shape), tf.float32) for shape in ((6, 4, 3), (6, 1, 4)))
-
-    def value_and_gradient(z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        with tf.GradientTape() as tape:
-            tape.watch(z)
-            value = log_joint(z, x, decoder, dtype=tf.float64)
-        return value, tape.gradient(value, z)
-
-    compiled = tf.function(value_and_gradient, jit_compile=True)
-    for found, expected in zip(compiled(z), value_and_gradient(z), strict=True):
-        assert found.dtype == expected.dtype
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)  # float32 networks, sums in another order
-
-
 def test_drawn_rows_have_the_density_that_scores_them() -> None:
     """E[q(x) / p(x)] = 1 for rows x of p and any density q inside it; the control draws from another decoder."""
     oracle = random_oracle(3, 2)
@@ -150,3 +105,63 @@ def test_drawn_rows_have_the_density_that_scores_them() -> None:
     assert right.mean() == pytest.approx(1.0, abs=4 * right.std() / np.sqrt(len(right)))
     wrong = ratio(replace(oracle, variance=2.0 * oracle.variance))
     assert abs(wrong.mean() - 1.0) > 10 * wrong.std() / np.sqrt(len(wrong))
+
+
+@pytest.mark.parametrize(("n_columns", "latent_dim"), [(1, 1), (3, 2), (2, 4)])
+def test_the_joint_and_its_gradient_are_those_of_the_closed_form(n_columns: int, latent_dim: int) -> None:
+    oracle = random_oracle(n_columns, latent_dim)
+    rng = generator(0, "identity")
+    _, x = oracle.sample(5, rng)
+    z = tf.constant(rng.standard_normal((5, latent_dim)))
+    posterior = oracle.posterior(x)
+    log_posterior = [multivariate_normal(posterior.mean[row], posterior.covariance).logpdf(z[row]) for row in range(5)]
+    with tf.GradientTape() as tape:
+        tape.watch(z)
+        found = log_joint(z, tf.constant(x), oracle)
+    np.testing.assert_allclose(found, oracle.log_density(x) + log_posterior, rtol=1e-10)
+    score = -(z - posterior.mean) @ np.linalg.inv(posterior.covariance)
+    np.testing.assert_allclose(tape.gradient(found, z), score, rtol=1e-9, atol=1e-9)
+
+
+N_ROWS, LATENTS, SIZE, CLASSES = 12, 3, 6, 2
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Decoder:
+    spec = replace(image_decoder_spec(LATENTS, (SIZE, SIZE, 1), CLASSES), width=2)
+    return Decoder(spec, networks.initial_parameters(spec, 1, "decoder"))
+
+
+@pytest.mark.parametrize(("at_once", "has_gaps"), [(1, False), (5, True)])
+def test_a_few_rows_at_a_time_have_the_values_and_gradients_of_all(
+    decoder: Decoder, at_once: int, *, has_gaps: bool
+) -> None:
+    rng = np.random.default_rng(2)
+    x = tf.constant(rng.standard_normal((N_ROWS, SIZE**2)), tf.float32)
+    observed = tf.constant(rng.random((N_ROWS, SIZE**2)) < 0.7) if has_gaps else None
+    target = Target(x, observed, tf.one_hot(tf.range(N_ROWS) % CLASSES, CLASSES))
+    z = tf.constant(rng.standard_normal((N_ROWS, LATENTS)), tf.float32)
+    whole, parts = (hmc.phase_point(target.log_density(decoder, size), z, z) for size in (None, at_once))
+    assert parts.log_density.dtype == tf.float64
+    np.testing.assert_allclose(parts.log_density, whole.log_density, rtol=1e-6)
+    np.testing.assert_allclose(parts.gradient, whole.gradient, rtol=1e-4, atol=1e-4)
+    # Negative control: the gradients of other rows are others.
+    with pytest.raises(AssertionError):
+        np.testing.assert_allclose(parts.gradient, np.roll(whole.gradient, 1, axis=0), rtol=1e-4, atol=1e-4)
+
+
+def test_the_gradient_of_a_weighted_sum_has_the_weights(decoder: Decoder) -> None:
+    target = Target(tf.ones([N_ROWS, SIZE**2]), None, tf.one_hot(tf.zeros(N_ROWS, tf.int32), CLASSES))
+    z, weights = tf.ones([N_ROWS, LATENTS]), tf.range(N_ROWS, dtype=tf.float64)
+    density = target.log_density(decoder, 4)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(z)
+        value = density(z)
+        weighted = tf.reduce_sum(weights * value)
+    expected = weights.numpy()[:, None] * tape.gradient(value, z).numpy()
+    np.testing.assert_allclose(tape.gradient(weighted, z), expected, rtol=1e-5)
+
+
+def test_batches_are_equal_and_as_large_as_they_may_be() -> None:
+    assert [largest_divisor(12, most) for most in (0, 1, 5, 6, 11, 12, 100)] == [1, 1, 4, 6, 6, 12, 12]
+    assert largest_divisor(13, 12) == 1

@@ -1,21 +1,17 @@
-"""Data of a report in full, made up, with names that would love to be markup."""
+"""Complete data of a report, made up, with names that look like markup."""
 
-from dataclasses import replace
+import html
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bayesnde_cli.report.report_data import (
-    Column,
-    Limits,
-    LossCurve,
-    PairMap,
-    ReportData,
-    ScoredRows,
-    Subject,
-    TextTable,
-    Training,
-)
+from bayesnde_cli.report.collect import LowestRows, ModelFigures, ReportData, ScoredRows, Subject
+from bayesnde_cli.report.page import open_templates
+from bayesnde_cli.report.plots import Column, PairMap, Training
+from bayesnde_cli.report.trust import judge
 
 HOSTILE = '<script>alert("x")</script>&\'\x00'
 N_ROWS = 300
@@ -23,38 +19,7 @@ N_ROWS = 300
 
 def metrics() -> dict[str, Any]:
     """A metrics.json of a good fit."""
-    quantiles = {"5": -9.0, "25": -6.0, "50": -4.0, "75": -3.0, "95": -2.0}
-    return {
-        "rows": {"set": "test", "n": 300, "n_reliable": 299, "n_not_finite": 0, "n_incomplete": 0, "n_in_mean": 300,
-                 "n_above_1_nat": 0,
-                 "verdicts": {"reliable": 299, "chains disagree": 1}, "sha256": "ab" * 32},
-        "mean_log_density": -4.0,
-        "mean_log_density_se": 0.1,
-        "mean_log_density_mc_se": 0.002,
-        "mean_log_density_scaled": -2.0,
-        "mean_log_density_scaled_se": 0.1,
-        "classes": {HOSTILE: {"n": 300, "mean_log_density": -4.0, "mean_log_density_se": 0.1}},
-        "truth": {"n": 300, "spearman": 0.99, "pearson": 0.99, "rmse": 0.1, "mean_difference": -0.02},
-        "outliers": {"n": 300, "n_outliers": 30, "precision_at_k": 0.5, "auroc": 0.9, "average_precision": 0.6},
-        "accuracy": 0.8,
-        "accuracy_se": 0.023,
-        "confusion_matrix": {"classes": [HOSTILE], "counts": [[300]], "n": 300, "n_without_class": 0},
-        "generation": {"n_rows": 300, "ks": 0.05, "rbf_mmd": 0.001, "of_itself": {"ks": 0.04, "rbf_mmd": 0.002}},
-        "typicality": {
-            "rows": {"n": 300, "n_not_finite": 0, "mean": -4.0, "sd": 1.0, "quantiles": quantiles},
-            "simulated": {"n": 300, "n_not_finite": 0, "mean": -4.0, "sd": 1.0, "quantiles": quantiles},
-            "mean_difference": 0.0, "ks": 0.04, "ks_p_value": 0.5, "verdict": "no difference found",
-            "n_below_all": 1, "n_below_all_p_value": 0.5,
-        },
-        "baselines": {
-            "gaussian": {"mean_log_density": -5.0, "mean_log_density_se": 0.1, "gain": 1.0, "gain_se": 0.1,
-                         "chosen": {}, "outliers": {"n_outliers": 30, "auroc": 0.8}},
-            "gaussian_mixture": {"mean_log_density": -4.2, "mean_log_density_se": 0.1, "gain": 0.2, "gain_se": 0.05,
-                                 "chosen": {"n_fit_rows": 900, "n_train_rows": 2000, "components": 8}},
-            "isolation_forest": {"chosen": {}, "outliers": {"n_outliers": 30, "auroc": 0.85}},
-        },
-        "reasons": {},
-    }  # fmt: skip
+    return json.loads(Path(__file__).with_name("good_metrics.json").read_text("utf-8"))
 
 
 def scored_rows(n_rows: int = N_ROWS) -> ScoredRows:
@@ -85,36 +50,65 @@ def pair_map(x_index: int, y_index: int) -> PairMap:
     return PairMap(x_index, y_index, edges, edges, density)
 
 
-def training(stage: str, chosen: int = 2) -> Training:
+def training(stage: str, selected: int = 2) -> Training:
     steps = np.array([0.0, 100.0, 200.0, 300.0])
-    curve = LossCurve("elbo", np.arange(1.0, 301.0), np.linspace(5.0, 2.0, 300))
-    return Training(stage, (LossCurve("columns", np.array([5.0]), np.array([1.0])), curve), steps,
-                    np.array([-5.0, -4.5, -4.0, -4.1]), np.full(4, 0.1), chosen, n_epochs=30)  # fmt: skip
+    losses = {
+        "columns": (np.array([5.0]), np.array([1.0])),
+        "elbo": (np.arange(1.0, 301.0), np.linspace(5.0, 2.0, 300)),
+    }
+    return Training(
+        stage,
+        losses,
+        steps,
+        np.array([-5.0, -4.5, -4.0, -4.1]),
+        np.full(4, 0.1),
+        selected,
+        n_epochs=30,
+    )
 
 
 def full_data(n_columns: int = 2) -> ReportData:
     """Everything that a report can show."""
     rng = np.random.default_rng(2)
-    columns = tuple(column(f"{HOSTILE}{index}") for index in range(n_columns))
+    facts = {"run": HOSTILE, "files": [HOSTILE], "kinds": {"continuous": n_columns}, "condition": None, "latent_dim": 2}
+    facts |= {"network": {"width": 256, "depth": 3}, "seconds": {"prepare": 2.0}, "seed": 0, "device": "cpu"}
     return ReportData(
         subject=Subject(
-            title=HOSTILE, set_name="test", version="0.1.0", run_option="--run results",
-            n_train=2000, n_validation=200, n_rows=N_ROWS, n_features=n_columns, facts=(("Data", HOSTILE),),
+            title=HOSTILE,
+            set_name="test",
+            run_option="--run results",
+            n_train=2000,
+            n_validation=200,
+            n_rows=N_ROWS,
+            n_features=n_columns,
+            facts=facts,
         ),
         metrics=metrics(),
         training=(training("warmstart"), training("refine")),
         rows=scored_rows(),
-        limits=Limits(),
-        seen_log_density={name: rng.normal(-4.0, 1.0, 200) for name in ("train", "validation")},
-        columns=columns,
-        pair_maps=tuple(pair_map(i, j) for i in range(n_columns) for j in range(i + 1, n_columns)),
-        lowest=TextTable(("row", "density", "± se", "verdict", HOSTILE), (("1", "-9", "0.1", "reliable", HOSTILE),)),
+        model=ModelFigures(
+            latent_dim=2,
+            seen_log_density={name: rng.normal(-4.0, 1.0, 200) for name in ("train", "validation")},
+            columns=tuple(column(f"{HOSTILE}{index}") for index in range(n_columns)),
+            pair_maps=tuple(pair_map(i, j) for i in range(n_columns) for j in range(i + 1, n_columns)),
+        ),
+        lowest=LowestRows(
+            ("row", "density", "± se", "verdict", HOSTILE), (("1", "-9", "0.1", "reliable", HOSTILE),), n_columns
+        ),
         settings={"warmstart": {"epochs": None, "width": 256, HOSTILE: HOSTILE}},
-        fingerprints=((HOSTILE, "ab" * 32),),
+        fingerprints={HOSTILE: "ab" * 32},
         versions={"bayesnde": "1.0"},
-    )  # fmt: skip
+    )
 
 
-def with_metrics(**changed: Any) -> ReportData:
-    """The full data with other figures."""
-    return replace(full_data(), metrics=metrics() | changed)
+def light_data(**changed: Any) -> ReportData:
+    """Data without plots but for the comparison, with other figures: quick to render."""
+    full = full_data()
+    return ReportData(full.subject, metrics=metrics() | changed, settings=full.settings)
+
+
+def sentences(data: ReportData) -> dict[str, str]:
+    """The text of every check, by its title."""
+    trust: Any = open_templates().get_template("trust.html").module
+    texts = {trust.titles[check.name]: getattr(trust, check.name)(check.facts) for check in judge(data)}
+    return {title: re.sub(r"[ \n]+", " ", html.unescape(text)).strip(" ") for title, text in texts.items()}

@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def cluster(run: Path, bayesnde: Callable, engines: list, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    from bayesnde_cli.stages.slurm import queue
+    from bayesnde_cli.cluster import queue
 
     monkeypatch.chdir(run.parent)  # where setups start
     monkeypatch.setattr(queue, "PATIENCE_SECONDS", 20.0)  # this machine may be busy

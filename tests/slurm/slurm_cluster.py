@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import fake_engine
-from bayesnde_cli.artifacts import array_record
-from bayesnde_cli.artifacts.layout import RunLayout
+from bayesnde_cli.cluster.queue import read_array_record
+from bayesnde_cli.runs.layout import RunLayout
 
 SETTINGS = ["--set", "density.block_rows=8", "--set", "density.draws=4", "--set", "density.chains=2"]
 # Long enough for a machine that is busy with other tests.
@@ -89,7 +89,7 @@ class Cluster:
 
     def cancel(self) -> None:
         """Ends what a test that failed has left in the queue."""
-        record = array_record.read(RunLayout(self.run), "test")
+        record = read_array_record(RunLayout(self.run), "test")
         for name in (record.job_name, record.gather_name) if record else ():
             asked("scancel", f"--name={name}")
 

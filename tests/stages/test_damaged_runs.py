@@ -1,27 +1,24 @@
 """Every file of a run, damaged in every way: named and refused with the command that repairs it, or made again.
 
-The commands that read a file are run on a copy of a complete run in which that one file is damaged.
+The commands that read a file run on a copy of a complete run in which that one file is damaged.
 """
 
-import json
 import os
 import random
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 import whole_runs
-from bayesnde_cli.artifacts.fingerprint import sha256_file
-from bayesnde_cli.artifacts.processes import place
-from bayesnde_cli.artifacts.sealed import sealed_bytes
+from bayesnde_cli.runs.files import HOST
 from damages import emptied, flipped, newer, truncated
 from whole_runs import FEW, SMALL
 
-DAMAGES = {"truncated": truncated, "empty": emptied, "one bit": flipped, "another bit": flipped, "newer": newer}
+DAMAGES = {"truncated": truncated, "empty": emptied, "one bit": flipped, "newer": newer}
 SWAPPED = "of another run"
 NEW = "density/new"  # the folder of the file new.csv, whose name ends with a hash
 
@@ -31,6 +28,8 @@ NEW_DENSITY, EVALUATE = ["density", "new.csv", *SMALL], ["evaluate", *FEW]
 SAMPLE, OUTLIERS, CLASSIFY = ["sample", "3"], ["outliers"], ["classify"]
 GRID = ["grid", "a", "b", "--points", "3", "--draws", "100"]
 APPLYING = [SAMPLE, OUTLIERS, CLASSIFY, GRID]
+# Files whose SHA-256 is in no manifest: a flipped bit is not always detected.
+_UNHASHED = re.compile(r"manifest\.json|plan\.json|(block|diagnostics)-\d+\.parquet|rows\.parquet")
 _BEGUN = ("manifest.json", "density.parquet", "diagnostics.parquet")
 
 
@@ -51,11 +50,11 @@ READ_BY = {
     "warmstart/manifest.json": Reading([STATUS, REFINE]),
     "warmstart/weights/model.npz": Reading([STATUS, REFINE]),
     "warmstart/history.parquet": Reading([STATUS, [*EVALUATE, "--restart"]]),
-    "warmstart/selection.parquet": Reading([STATUS, [*EVALUATE, "--restart"]]),
+    "warmstart/selection.parquet": Reading([STATUS]),
     "refine/manifest.json": Reading([STATUS, DENSITY, EVALUATE, *APPLYING]),
     "refine/weights/model.npz": Reading([STATUS, DENSITY, EVALUATE, *APPLYING]),
     "refine/latents.parquet": Reading([STATUS, DENSITY, EVALUATE, *APPLYING]),
-    "refine/history.parquet": Reading([STATUS, [*EVALUATE, "--restart"]]),
+    "refine/history.parquet": Reading([STATUS]),
     "refine/selection.parquet": Reading([STATUS, [*EVALUATE, "--restart"]]),
     "posterior/test/manifest.json": Reading([STATUS, POSTERIOR]),
     "posterior/test/diagnostics.parquet": Reading([STATUS, POSTERIOR]),
@@ -80,29 +79,28 @@ READ_BY = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a complete run. Not to be written to."""
-    return _made(tmp_path_factory, 0)
+    return _make_run(tmp_path_factory.mktemp("whole"), seed=0)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the same with other data."""
-    return _made(tmp_path_factory, 1)
+    """The folder of a run with other data, without `evaluate`, which takes longest."""
+    return _make_run(tmp_path_factory.mktemp("other"), seed=1, is_evaluated=False)
 
 
-def _made(tmp_path_factory: pytest.TempPathFactory, seed: int) -> Path:
-    folder = tmp_path_factory.mktemp("whole")
+def _make_run(folder: Path, **options: Any) -> Path:
     with pytest.MonkeyPatch.context() as monkeypatch:
         whole_runs.install(monkeypatch)
-        whole_runs.whole_run(folder, seed=seed)
+        whole_runs.whole_run(folder, **options)
     return folder
 
 
 @pytest.fixture
 def copied(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """A fresh copy of the run, in which the commands are run, and the path of a file in it."""
+    """A fresh copy of the run, in which the commands run, and the path of a file in it."""
     whole_runs.install(monkeypatch)
 
     def copy(name: str) -> Path:
@@ -130,33 +128,39 @@ def test_every_file_of_the_run_is_in_the_table(whole: Path) -> None:
 def test_a_damaged_file_is_refused_or_made_again(
     name: str, copied: Callable[[str], Path], whole: Path, other: Path, bayesnde: Callable
 ) -> None:
+    """Each command meets another kind of damage; over all files every kind meets every command."""
     reading, chance = READ_BY[name], random.Random(name)
-    for damage in (*DAMAGES, SWAPPED):
-        if damage == "newer" and name.endswith(".html"):
-            continue
-        for command in reading.commands:
-            path = copied(name)
-            if damage == SWAPPED:
-                path.write_bytes(_place(other, name).read_bytes())
-            else:
-                DAMAGES[damage](path, chance)
-            if reading.is_begun:
-                for finished in _BEGUN:
-                    (path.parent / finished).unlink(missing_ok=True)
-            outcome = bayesnde(*command)
-            case = f"{name}, {damage}, {' '.join(command)}:\n{outcome.out}{outcome.err}"
-            assert "Traceback" not in outcome.err, case
-            if command == STATUS:
-                _assert_named(path, outcome, case)
-            elif reading.is_refused:
-                _assert_refused(path, outcome, case)
-            else:
-                _assert_made_again(path, whole, outcome, case)
-            shutil.rmtree(Path.cwd())
+    impossible = {
+        "newer": name.endswith(".html"),
+        "one bit": _UNHASHED.fullmatch(Path(name).name),
+        SWAPPED: name.startswith("evaluate"),
+    }
+    kinds = [kind for kind in (*DAMAGES, SWAPPED) if not impossible.get(kind)]
+    first = [*READ_BY].index(name)
+    for turn, command in enumerate(reading.commands):
+        damage = kinds[(first + turn) % len(kinds)]
+        path = copied(name)
+        if damage == SWAPPED:
+            path.write_bytes(_place(other, name).read_bytes())
+        else:
+            DAMAGES[damage](path, chance)
+        if reading.is_begun:
+            for finished in _BEGUN:
+                (path.parent / finished).unlink(missing_ok=True)
+        outcome = bayesnde(*command)
+        case = f"{name}, {damage}, {' '.join(command)}:\n{outcome.out}{outcome.err}"
+        assert "Traceback" not in outcome.err, case
+        if command == STATUS:
+            _assert_named(outcome, case)
+        elif reading.is_refused:
+            _assert_refused(path, outcome, case)
+        else:
+            _assert_made_again(path, whole, outcome, case)
+        shutil.rmtree(Path.cwd())
 
 
-def _assert_named(path: Path, outcome: object, case: str) -> None:
-    """`status` says that the stage, or what was made from it, is not sound, and what to type."""
+def _assert_named(outcome: object, case: str) -> None:
+    """`status` says that the stage, or a stage made from it, is not sound, and what to type."""
     code, out, _ = outcome
     assert code == 3, case
     assert re.search(r" (damaged|stale) ", out), case
@@ -172,7 +176,7 @@ def _assert_refused(path: Path, outcome: object, case: str) -> None:
     assert err.startswith("error: "), case
     assert err.count("error: ") == 1, case
     assert "\nhint: " in err, case
-    assert re.search(r"`bayesnde \w+|upgrade bayesnde|delete that file", err), case
+    assert re.search(r"`bayesnde \w+|delete that file", err), case
     stage = path.relative_to(Path.cwd() / "run").parts[0]
     assert str(path.relative_to(Path.cwd())) in err or f"{stage}/" in err or f"error: {stage} " in err, case
     assert out == "", case
@@ -187,10 +191,9 @@ def _assert_made_again(path: Path, whole: Path, outcome: object, case: str) -> N
 
 
 def test_undamaged_all_commands_end_well(copied: Callable[[str], Path], bayesnde: Callable) -> None:
-    """The control: what is refused above is refused for the damage."""
+    """The negative control: the refusals above are due to the damage. An `evaluate` that computes follows below."""
     copied("prepare/manifest.json")
-    commands = [STATUS, POSTERIOR, DENSITY, NEW_DENSITY, EVALUATE, [*EVALUATE, "--restart"], *APPLYING]
-    for command in commands:
+    for command in [STATUS, POSTERIOR, DENSITY, NEW_DENSITY, EVALUATE, *APPLYING]:
         outcome = bayesnde(*command)
         assert outcome.code == 0, outcome.err
         assert "warning: run/" not in outcome.err
@@ -211,7 +214,7 @@ def test_a_stage_killed_between_its_last_table_and_its_manifest_is_recognised(
         refused = bayesnde(*EVALUATE)
         assert (refused.code, refused.err) == (
             3,
-            "error: density/test is not there, or not complete\n"
+            "error: density/test is missing or incomplete\n"
             "  no run/density/test/manifest.json\n"
             "hint: run `bayesnde density`\n",
         )
@@ -231,13 +234,13 @@ def test_a_stage_killed_between_its_last_table_and_its_manifest_is_recognised(
         (NEW, [*NEW_DENSITY, "--restart"]),
     ],
 )
-def test_what_a_killed_process_left_is_swept(
+def test_leftovers_of_a_killed_process_are_swept(
     stage: str, command: list[str], copied: Callable[[str], Path], bayesnde: Callable
 ) -> None:
     """A file, a folder of half a stage, and a folder that a restart had put aside."""
     folder = copied(f"{stage}/manifest.json").parent
-    dead = f".tmp-{place()}-{2**22 + 1}-0123abcd-"  # no process has such a number
-    alive = folder / f".tmp-{place()}-{os.getpid()}-0123abcd-table.parquet"
+    dead = f".tmp-{HOST}-{2**22 + 1}-0123abcd-"  # no process has such a number
+    alive = folder / f".tmp-{HOST}-{os.getpid()}-0123abcd-table.parquet"
     for left in (folder / f"{dead}table.parquet", alive, folder / f"{dead}staging" / "train.parquet"):
         left.parent.mkdir(exist_ok=True)
         left.write_bytes(b"half")
@@ -249,56 +252,3 @@ def test_what_a_killed_process_left_is_swept(
     found = [path.name for path in Path("run").rglob(".tmp-*")]
     # A restart of a scoring stage removes its folder with all that is in it.
     assert found == ([] if "--restart" in command else [alive.name])
-
-
-@pytest.mark.parametrize("name", ["../../../secret", "{folder}/secret", "..\\secret"])
-@pytest.mark.parametrize("kind", ["inputs", "outputs"])
-def test_a_manifest_that_leads_out_of_the_run_is_refused(
-    name: str, kind: str, copied: Callable[[str], Path], bayesnde: Callable
-) -> None:
-    """Forged with care: the file is there, of this size and hash, and the manifest is sealed."""
-    manifest = copied("prepare/manifest.json")
-    name = name.format(folder=Path.cwd())
-    Path("secret").write_bytes(b"secret")
-    document = json.loads(manifest.read_bytes())
-    document.pop("sha256")
-    document[kind][name] = {"sha256": sha256_file(Path("secret")), "bytes": 6}
-    manifest.write_bytes(sealed_bytes(document))
-    whole = "run" if kind == "inputs" else "stage's folder"
-    found = f"{kind.removesuffix('s')} {name!r} is outside of the {whole}"
-    assert f"run/prepare/manifest.json is damaged: {found}" in bayesnde("status", "--verify").out
-    for command in (WARMSTART, DENSITY, SAMPLE):
-        outcome = bayesnde(*command)
-        assert (outcome.code, outcome.err) == (
-            3,
-            f"error: run/prepare/manifest.json is damaged\n  {found}\nhint: run `bayesnde prepare DATA --restart`\n",
-        )
-
-
-def test_a_plan_that_leads_out_of_the_run_is_refused(copied: Callable[[str], Path], bayesnde: Callable) -> None:
-    plan = copied("density/test/plan.json")
-    (plan.parent / "manifest.json").unlink()
-    document = json.loads(plan.read_bytes())
-    document.pop("sha256")
-    plan.write_bytes(sealed_bytes(document | {"set_name": "../../../etc", "n_rows": 10**18}))
-    outcome = bayesnde(*DENSITY)
-    assert (outcome.code, outcome.err) == (
-        3,
-        "error: run/density/test/plan.json is damaged\n"
-        "  it belongs to density/../../../etc\n"
-        "hint: run `bayesnde density --restart`\n",
-    )
-    assert "it belongs to density/../../../etc" in bayesnde("status").out
-
-
-def test_a_table_that_is_a_link_out_of_the_run_is_refused(copied: Callable[[str], Path], bayesnde: Callable) -> None:
-    table = copied("prepare/test.parquet")
-    table.rename("elsewhere.parquet")
-    table.symlink_to(Path("elsewhere.parquet").resolve())
-    outcome = bayesnde(*DENSITY)
-    assert (outcome.code, outcome.err) == (
-        3,
-        "error: run/prepare/test.parquet is not what prepare wrote\n"
-        f"  it is a link to {Path('elsewhere.parquet').resolve()}, outside of the stage's folder\n"
-        "hint: run `bayesnde prepare DATA --restart`\n",
-    )

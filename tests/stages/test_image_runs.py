@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,19 +16,15 @@ from scipy.stats import norm
 import fake_engine
 import fake_model
 import linear_model
-from bayesnde_cli.artifacts.layout import RunLayout
-from bayesnde_cli.data.image import ImageShape
-from bayesnde_cli.data.kinds import Kind
-from bayesnde_cli.data.scaling import ColumnMap, Logit, Noise, fit_none
-from bayesnde_cli.data.schema import Feature
-from bayesnde_cli.evaluation.scores import bits_figures
-from bayesnde_cli.report.image_sheet import SheetRow
+from bayesnde_cli.report.collect import ReportData, Subject
 from bayesnde_cli.report.page import render
-from bayesnde_cli.report.report_data import ReportData, Subject
-from bayesnde_cli.stages.reading import read_schema
-from bayesnde_cli.stages.report.cells import edges_with_noise, scaled_places
-from bayesnde_cli.stages.report.image_view import image_sheets
-from bayesnde_cli.stages.report.model_view import ModelView
+from bayesnde_cli.report.sheets import ImageSheets, SheetRow, collect_images
+from bayesnde_cli.runs.layout import RunLayout
+from bayesnde_cli.scaling.column_map import Affine, ColumnMap, Logit, Noise
+from bayesnde_cli.stages.measures import bits_figures, model_figures, scale_edges
+from bayesnde_cli.tables.columns import ImageShape, Kind
+from bayesnde_cli.tables.model_rows import read_split
+from bayesnde_cli.tables.schema import Feature
 from fake_engine import SMALL
 
 SHAPE = ImageShape(2, 2)
@@ -35,12 +32,21 @@ NAMES = SHAPE.pixel_names()
 IMAGES = np.random.default_rng(1).integers(0, 256, (300, 2, 2), np.uint8)
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with images of two classes and their run, with stand-ins for its model. Not to be written to."""
+    from bayesnde_cli.cli.main import run
+
+    folder = tmp_path_factory.mktemp("images")
+    np.savez(folder / "a.npz", images=IMAGES, k=np.arange(300) % 2)
+    assert run(["prepare", str(folder / "a.npz"), "--condition", "k", "--run", str(folder / "run"), "-q"]) == 0
+    fake_engine.pretend_refined(folder / "run")
+    return folder
+
+
 @pytest.fixture
-def run(bayesnde: Callable, tmp_path: Path) -> Path:
-    """A run of images with two classes, and what looks like a model."""
-    np.savez(tmp_path / "a.npz", images=IMAGES, k=np.arange(300) % 2)
-    assert bayesnde("prepare", tmp_path / "a.npz", "--condition", "k", "--run", tmp_path / "run").code == 0
-    fake_engine.pretend_refined(tmp_path / "run")
+def run(prepared: Path, tmp_path: Path) -> Path:
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
     return tmp_path / "run"
 
 
@@ -112,14 +118,13 @@ def test_a_sample_is_of_bytes_and_can_be_scored_as_new_images(
     assert outcome.code == 0, outcome.err
 
 
-def test_a_grid_of_two_pixels_has_the_probability_of_every_byte(
+def test_a_grid_of_two_pixels_has_the_probability_of_every_byte_and_ends_where_bytes_end(
     bayesnde: Callable, model: linear_model.LinearModel, run: Path, tmp_path: Path
 ) -> None:
-    options = ("--points", 300, "--draws", 8192, "--condition", 0)
-    outcome = bayesnde("grid", "px_1_1", "px_2_2", *options, "--run", run, "--out", tmp_path / "g.parquet")
+    grid = ("grid", "px_1_1", "px_2_2", "--run", run, "--out", tmp_path / "g.parquet", "--draws", 8192)
+    outcome = bayesnde(*grid, "--points", 300, "--condition", 0)
     assert outcome.code == 0, outcome.err
-    found = pq.read_table(tmp_path / "g.parquet")
-    mass = np.exp(found["log_density"].to_numpy()).reshape(256, 256)
+    mass = np.exp(pq.read_table(tmp_path / "g.parquet")["log_density"].to_numpy()).reshape(256, 256)
     assert mass.sum() == pytest.approx(1.0, abs=1e-6)
     # the probability of a byte of one pixel, in closed form: the normal's over the cell of the byte
     edges = Logit().forward(np.arange(256.0), np.full(256, 1e-300))[0]
@@ -127,91 +132,80 @@ def test_a_grid_of_two_pixels_has_the_probability_of_every_byte(
     below = norm.cdf(np.append(edges[1:], np.inf), mean, sd)
     # 8,192 latents: the distribution function is good to about 1/sqrt(8192)
     assert np.abs(np.cumsum(mass.sum(axis=1)) - below).max() < 0.03
-
-
-def test_a_grid_of_pixels_ends_where_bytes_end(
-    bayesnde: Callable, model: linear_model.LinearModel, run: Path, tmp_path: Path
-) -> None:
-    options = ("--points", 400, "--draws", 8192, "--out", tmp_path / "g.parquet")
-    outcome = bayesnde("grid", "px_1_1", "px_2_2", "--range", "250,300,-20,3", *options, "--run", run)
+    outcome = bayesnde(*grid, "--points", 400, "--range", "250,300,-20,3")
     assert outcome.code == 0, outcome.err
     found = pq.read_table(tmp_path / "g.parquet")
     assert sorted(set(found["px_1_1"].to_pylist())) == [250, 251, 252, 253, 254, 255]
     assert sorted(set(found["px_2_2"].to_pylist())) == [0, 1, 2, 3]
-    outcome = bayesnde("grid", "px_1_1", "px_2_2", "--range", "260,300,0,3", "--run", run)
-    assert outcome.code == 2
-    assert outcome.err.endswith(
-        "error: --range: there is no whole number between 260 and 300\n"
-        "  column 'px_1_1' holds whole numbers from 0 to 255\n"
-        "hint: give a wider range\n"
-    )
 
 
-@pytest.mark.parametrize("value", ["256", "-1"])
-def test_a_pixel_cannot_be_held_at_what_is_no_byte(
-    value: str, bayesnde: Callable, model: linear_model.LinearModel, run: Path
+@pytest.mark.parametrize(
+    ("option", "value", "error"),
+    [
+        (
+            "--range",
+            "260,300,0,3",
+            "error: --range: there is no whole number between 260 and 300\n"
+            "  column 'px_1_1' holds whole numbers from 0 to 255\nhint: give a wider range\n",
+        ),
+        (
+            "--at",
+            "px_1_2=256",
+            "error: --at: column 'px_1_2' takes a whole number from 0 to 255\n"
+            "  value: '256'\nhint: correct the value\n",
+        ),
+    ],
+)
+def test_a_grid_beyond_bytes_is_refused(
+    option: str, value: str, error: str, bayesnde: Callable, model: linear_model.LinearModel, run: Path
 ) -> None:
-    outcome = bayesnde("grid", "px_1_1", "px_2_2", "--at", f"px_1_2={value}", "--run", run)
+    outcome = bayesnde("grid", "px_1_1", "px_2_2", option, value, "--run", run)
     assert outcome.code == 2
-    assert outcome.err.endswith(
-        f"error: --at: column 'px_1_2' has values from 0 to 255\n  value: '{value}'\nhint: correct the value\n"
-    )
+    assert outcome.err.endswith(error)
 
 
-@pytest.mark.parametrize("column_map", [Logit(), fit_none(Noise()), fit_none(Noise(0.0, 1.0))])
+@pytest.mark.parametrize("column_map", [Logit(), Affine(0.0, 1.0, Noise()), Affine(0.0, 1.0, Noise(0.0, 1.0))])
 def test_pictures_cut_the_model_s_space_where_the_cells_of_values_end(column_map: ColumnMap) -> None:
     edges = np.array([0.0, 7.0, 256.0]) - 0.5  # halfway between values
     values, fraction = np.array([0.0, 7.0, 255.0]), np.array([0.0, 0.0, 1.0])
-    feature = Feature("px_1_1", Kind.LATTICE, (), column_map)
-    found = scaled_places(column_map, edges_with_noise(feature, edges))
+    found = scale_edges(Feature("px_1_1", Kind.LATTICE, (), column_map), edges)
     inner = column_map.forward(values, np.clip(fraction, 1e-9, 1 - 1e-9))[0]
+    if isinstance(column_map, Logit):  # there is nothing below 0 and above 255
+        inner[0], inner[-1] = -np.inf, np.inf
     np.testing.assert_allclose(found, inner, atol=1e-6)
 
 
-def test_evaluate_and_its_report_know_images(
+def test_evaluate_and_its_report_know_images_and_bits_per_dimension(
     bayesnde: Callable, engines: list, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_model.install(monkeypatch, fake_model.NormalModel(n_columns=4))
     assert bayesnde("density", "--run", run, *SMALL).code == 0
     options = ("--accuracy-rows", 0, "--generated-rows", 60, "--typicality-rows", 60)
-    outcome = bayesnde("evaluate", "--run", run, *options)
+    outcome = bayesnde("evaluate", "--run", run, *options, "--require", "bits_per_dimension<=1000")
     assert outcome.code == 0, outcome.err
-    assert "\nno Gaussian mixtures beside it: of 4 pixels they would take too long\n" in outcome.out
+    assert "\nno Gaussian mixtures: too slow for images of 4 pixels\n" in outcome.out
     metrics = json.loads((run / "evaluate/test/metrics.json").read_text())
     cells = np.stack(pq.read_table(run / "prepare/test.parquet")["image"].to_numpy()).astype("<f8")
     assert metrics["rows"]["sha256"] == hashlib.sha256(cells.tobytes()).hexdigest()
     assert list(metrics["baselines"]) == ["gaussian", "kernel_density"]
     page = (run / "evaluate/test/report.html").read_text("utf-8")
-    assert "No Gaussian mixtures: of 4 pixels they would take too long." in page
-    assert "images of 2 x 2, given k (2 classes)" in page
+    for text in (
+        "No Gaussian mixtures: too slow for images of 4 pixels.",
+        "images of 2 x 2, given k (2 classes)",
+        "Images have no histograms or pairs of features",
+        "Images of 2 x 2: `bayesnde outliers` writes their pixels.",
+        "bits per dimension</span>",
+    ):
+        assert text in page
     sections = re.findall('<section id="([a-z]+)"', page)
-    assert (sections.index("ends") - sections.index("images"), {"pairs", "marginals", "map"} & {*sections}) == (
-        1,
-        set(),
-    )
-    assert (
-        "Left out for images, as they look at single features, which here are pixels: histograms and pairs of" in page
-    )
-    assert "Images of 2 x 2: `bayesnde outliers` has their pixels." in page
-
-
-def test_bits_per_dimension_are_the_mean_log_density_in_other_units(
-    bayesnde: Callable, engines: list, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_model.install(monkeypatch, fake_model.NormalModel(n_columns=4))
-    assert bayesnde("density", "--run", run, *SMALL).code == 0
-    options = ("--accuracy-rows", 0, "--no-baselines", "--generated-rows", 60, "--typicality-rows", 60)
-    outcome = bayesnde("evaluate", "--run", run, *options, "--require", "bits_per_dimension<=1000")
-    assert outcome.code == 0, outcome.err
-    metrics = json.loads((run / "evaluate/test/metrics.json").read_text())
+    assert sections.index("ends") - sections.index("images") == 1
+    assert not {"pairs", "marginals", "map"} & {*sections}
     log_density = pq.read_table(run / "density/test/density.parquet")["log_density"].to_numpy()
     bits = -log_density / (4 * math.log(2))  # of each image
     assert metrics["bits_per_dimension"] == pytest.approx(bits.mean())
     assert metrics["bits_per_dimension_se"] == pytest.approx(bits.std(ddof=1) / math.sqrt(len(bits)))
     figures = f"{bits.mean():.4f} ± {2 * metrics['bits_per_dimension_se']:.4f}"
     assert f"\nbits per dimension: {figures} (less is better)\n" in outcome.out
-    page = (run / "evaluate/test/report.html").read_text("utf-8")
-    assert "bits per dimension</span>" in page
 
 
 def test_a_uniform_density_of_bytes_has_eight_bits_per_dimension() -> None:
@@ -221,7 +215,13 @@ def test_a_uniform_density_of_bytes_has_eight_bits_per_dimension() -> None:
     assert nothing == {"bits_per_dimension": None, "bits_per_dimension_se": None}
 
 
-def _shown(rows: tuple[SheetRow, ...]) -> dict[str, np.ndarray]:
+def _sheets(layout: RunLayout, set_name: str, model: fake_model.NormalModel) -> ImageSheets:
+    generated = model_figures(model, layout, set_name).images
+    assert generated is not None
+    return collect_images(layout, set_name, read_split(layout, "train").x, generated)
+
+
+def _shown(rows: list[SheetRow]) -> dict[str, np.ndarray]:
     """The grey of the images of each row, (images, 4)."""
     return {row.name: np.array([picture.pixels[..., 0].ravel() for picture in row.pictures]) for row in rows}
 
@@ -234,8 +234,7 @@ def test_a_report_shows_images_of_each_class_and_those_at_both_ends(
     assert bayesnde("density", *data, "--run", run, *SMALL).code == 0
     layout = RunLayout(run)
     set_name = next(name for name in layout.sets("density") if is_new == (name != "test"))
-    schema = read_schema(layout)
-    sheets = image_sheets(layout, set_name, schema, ModelView(Bright(), layout, schema, seed=0))
+    sheets = _sheets(layout, set_name, Bright())
     table = pq.read_table(layout.density_file(set_name)).sort_by("log_density").to_pylist()
     for label in "01":
         own = [row for row in table if str(row["k"]) == label]
@@ -267,13 +266,11 @@ def test_without_classes_the_images_are_in_rows_of_all(bayesnde: Callable, engin
     assert bayesnde("prepare", tmp_path / "b.npy", "--run", run).code == 0
     fake_engine.pretend_refined(run)
     assert bayesnde("density", "--run", run, *SMALL).code == 0
-    layout, schema = RunLayout(run), read_schema(RunLayout(run))
-    view = ModelView(fake_model.NormalModel(n_columns=4), layout, schema, seed=0)
-    sheets = image_sheets(layout, "test", schema, view)
+    sheets = _sheets(RunLayout(run), "test", fake_model.NormalModel(n_columns=4))
     sizes = {name: [len(row.pictures) for row in getattr(sheets, name)] for name in ("real", "generated", "lowest")}
     assert sizes == {"real": [8, 8, 8, 6], "generated": [8] * 5, "lowest": [5] * 5}  # of 30 test images
     assert {row.name for row in sheets.real} == {""}
-    page = render(ReportData(Subject("t", "test", "1", n_train=300, n_rows=30, n_features=4), images=sheets))
+    page = render(ReportData(Subject("t", "test", n_train=300, n_rows=30, n_features=4), images=sheets))
     assert "30 rows scored (test), images of 2 x 2, 300 training rows" in page
     assert (
         "<code>bayesnde density new.npz\nbayesnde outliers --top 20\nbayesnde sample 100 --out sheet.png</code>" in page

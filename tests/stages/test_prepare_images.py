@@ -13,14 +13,15 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from bayesnde_cli.artifacts.fingerprint import sha256_json
-from bayesnde_cli.config import PrepareConfig
-from bayesnde_cli.data.image import ImageShape
-from bayesnde_cli.data.readers import open_table
-from bayesnde_cli.data.roles import assign_roles
-from bayesnde_cli.data.scaling import Logit
-from bayesnde_cli.data.schema import Schema
-from bayesnde_cli.stages.prepare.images import image_of
+from bayesnde_cli.runs.files import sha256_json
+from bayesnde_cli.runs.layout import RunLayout
+from bayesnde_cli.scaling.column_map import Logit
+from bayesnde_cli.settings.stage_settings import PrepareSettings
+from bayesnde_cli.stages.prepare import image_of
+from bayesnde_cli.tables.columns import ImageShape, assign_roles
+from bayesnde_cli.tables.model_rows import read_schema
+from bayesnde_cli.tables.schema import Schema
+from bayesnde_cli.tables.sources import open_sources, sources_of
 from scoring_runs import Notes
 
 SPLITS = ("train", "validation", "test")
@@ -28,15 +29,6 @@ NOISE = (
     "every pixel has uniform noise, U(0, 1), addressed by image, and goes through a logit: "
     "log-densities are those of value plus noise\n"
 )
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Scikit-learn's digits: 1,797 images of 8 x 8, some of whose pixels are 0 in all of them."""
-    found = load_digits()
-    path = tmp_path_factory.mktemp("digits") / "digits.npz"
-    np.savez(path, images=found.images.astype(np.uint8), target=found.target)
-    return path
 
 
 @pytest.fixture
@@ -50,7 +42,7 @@ def small(tmp_path: Path) -> Path:
 
 
 def _schema(run: Path) -> Schema:
-    return Schema.from_json(json.loads((run / "prepare/schema.json").read_text()))
+    return read_schema(RunLayout(run))
 
 
 def _tables(run: Path) -> dict[str, pa.Table]:
@@ -61,28 +53,26 @@ def _cells(column: pa.ChunkedArray) -> np.ndarray:
     return np.stack(column.to_numpy())
 
 
-def test_digits_are_images_with_their_classes_from_file_to_table(
-    digits: Path, bayesnde: Callable, tmp_path: Path
-) -> None:
-    run = tmp_path / "r"
-    outcome = bayesnde("prepare", digits, "--condition", "target", "--run", run)
+def test_digits_are_images_with_their_classes_from_file_to_table(bayesnde: Callable, tmp_path: Path) -> None:
+    """300 digits of scikit-learn, some of whose pixels are 0 in all of them."""
+    run, found = tmp_path / "r", load_digits()
+    images, target = found.images[:300], found.target[:300]
+    np.savez(tmp_path / "digits.npz", images=images.astype(np.uint8), target=target)
+    outcome = bayesnde("prepare", tmp_path / "digits.npz", "--condition", "target", "--run", run)
     assert outcome.code == 0, outcome.err
-    assert outcome.out.endswith("1,458 training, 160 validation and 179 test rows, 64 features\n")
-    assert outcome.err == (
-        "read as: NPZ, images 1797 x 8 x 8, target 1797 x 1\n1,797 images of 8 x 8, 10 classes\n" + NOISE
-    )
+    assert outcome.out.endswith("240 training, 30 validation and 30 test rows, 64 features\n")
+    assert outcome.err == "read as: NPZ, images 300 x 8 x 8, target 300 x 1\n300 images of 8 x 8, 10 classes\n" + NOISE
     schema = _schema(run)
     assert schema.image == ImageShape(8, 8)
     assert schema.roles.features == tuple(feature.name for feature in schema.features) == ImageShape(8, 8).pixel_names()
     assert {feature.map for feature in schema.features} == {Logit()}
-    found = load_digits()
     for table in _tables(run).values():
         assert table.column_names == ["row_id", "image", "target", "x_scaled", "log_jacobian"]
         assert table.schema.field("image").type == pa.list_(pa.uint8(), 64)
         rows = table["row_id"].to_numpy()
         pixels = _cells(table["image"])
-        assert np.array_equal(pixels, found.images.reshape(-1, 64)[rows])
-        assert np.array_equal(table["target"].to_numpy(), found.target[rows])
+        assert np.array_equal(pixels, images.reshape(-1, 64)[rows])
+        assert np.array_equal(table["target"].to_numpy(), target[rows])
         u = _cells(table["x_scaled"]).astype(np.float64)
         s = 1 / (1 + np.exp(-u))
         fraction = 256 * s - pixels
@@ -94,7 +84,7 @@ def test_digits_are_images_with_their_classes_from_file_to_table(
         np.testing.assert_allclose(table["log_jacobian"].to_numpy(), slopes.sum(axis=1), atol=1e-3)
 
 
-def test_a_label_that_nobody_asked_for_is_no_feature_and_the_user_is_told(
+def test_a_label_without_a_role_is_not_a_feature_and_the_user_is_told(
     small: Path, bayesnde: Callable, tmp_path: Path
 ) -> None:
     run = tmp_path / "r"
@@ -125,12 +115,14 @@ def test_the_same_images_give_the_same_bytes_in_any_format(small: Path, bayesnde
         "npy": [tmp_path / "images.npy", tmp_path / "labels.idx"],
         "idx": [tmp_path / "images.idx", tmp_path / "labels.idx"],
         "folder": [folder, tmp_path / "labels.idx"],
-        "two": [folder, tmp_path / "labels.idx"],
     }
     found = set()
     for name, paths in given.items():
-        outcome = bayesnde("prepare", *paths, "--condition", "label", "--run", tmp_path / name)
+        options = ("--split-method", "order", "--split", "0.5,0.25,0.25", "--condition", "label")
+        outcome = bayesnde("prepare", *paths, *options, "--run", tmp_path / name)
         assert outcome.code == 0, outcome.err
+        rows = [table["row_id"].to_pylist() for table in _tables(tmp_path / name).values()]
+        assert rows == [[*range(40)], [*range(40, 60)], [*range(60, 80)]]  # training, validation, test
         table = _tables(tmp_path / name)["train"]
         found.add((_cells(table["x_scaled"]).tobytes(), _cells(table["image"]).tobytes(), tuple(table["label"])))
     assert len(found) == 1
@@ -162,66 +154,34 @@ def test_a_folder_is_known_by_its_names_and_contents(bayesnde: Callable, tmp_pat
     other = bayesnde(*command)
     assert other.code == 2
     assert other.err.startswith("error: prepare was made with other settings or data\n  data.data-0: ")
-
-
-def test_a_damaged_image_is_named_and_nothing_is_written(bayesnde: Callable, tmp_path: Path) -> None:
-    (tmp_path / "d").mkdir()
-    for index in range(60):
-        Image.new("L", (2, 2), index).save(tmp_path / f"d/{index}.png")
-    (tmp_path / "d/7.png").write_bytes(b"")
-    outcome = bayesnde("prepare", tmp_path / "d", "--run", tmp_path / "r")
-    assert outcome.code == 2
-    assert outcome.err.endswith(
-        f"error: {tmp_path}/d/7.png is a truncated or damaged image\n"
-        "  it does not begin as a PNG, JPEG, BMP, PGM or PPM file does\n"
-        "hint: copy the file again, or take it out of the folder\n"
-    )
-    assert not (tmp_path / "r/prepare/schema.json").exists()
-
-
-def test_the_last_rows_are_test_and_those_before_them_validation(
-    small: Path, bayesnde: Callable, tmp_path: Path
-) -> None:
-    options = ("--split-method", "order", "--split", "0.5,0.25,0.25", "--condition", "label")
-    assert bayesnde("prepare", small, *options, "--run", tmp_path / "r").code == 0
-    found = {name: table["row_id"].to_pylist() for name, table in _tables(tmp_path / "r").items()}
-    assert found == {"train": [*range(40)], "validation": [*range(40, 60)], "test": [*range(60, 80)]}
+    (tmp_path / "d/u/00.png").write_bytes(b"")
+    damaged = bayesnde("prepare", tmp_path / "d", "--run", tmp_path / "other")
+    assert damaged.code == 2
+    assert f"error: {tmp_path}/d/u/00.png cannot be decoded\n" in damaged.err
+    assert not (tmp_path / "other/prepare/schema.json").exists()
 
 
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
         ({"drop": ("px_1_1",)}, "a pixel with another role"),
-        ({"condition": "px_1_1"}, "a pixel with another role"),
         ({"features": ("px_*",)}, "--features"),
         ({"drop_constant": True}, "--drop-constant"),
         ({"type": ("px_1_1=lattice",)}, "--type"),
         ({"dequantize": ("none",)}, "--dequantize"),
         ({"max_robust_z": 9.0}, "--max-robust-z"),
+        ({"condition": "label", "drop": ("name",), "missing": "drop"}, ""),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-@pytest.mark.parametrize("scale", ["auto", "logit"])
-def test_options_about_columns_ask_for_a_table_of_pixels(settings: dict, reason: str, scale: str, small: Path) -> None:
-    table, notes = open_table([small]), Notes()
-    config = PrepareConfig(scale=scale, **settings)
-    assert image_of(table, assign_roles(table.names, config), config, notes) is None
-    assert notes.told == [f"read as a table of pixels, not as images of 3 x 4: {reason}"]
-
-
-def test_options_about_other_columns_leave_images_alone(small: Path) -> None:
-    table, notes = open_table([small]), Notes()
-    config = PrepareConfig(drop=("name",), condition="label", missing="drop")
-    assert image_of(table, assign_roles(table.names, config), config, notes) == ImageShape(3, 4)
-    assert notes.told == []
-
-
-def test_an_image_without_a_pixel_is_a_table(small: Path, bayesnde: Callable, tmp_path: Path) -> None:
-    options = ("--id", "name", "--condition", "label", "--drop", "px_1_1", "--scale", "logit")
-    outcome = bayesnde("prepare", small, *options, "--run", tmp_path / "r")
-    assert outcome.code == 0, outcome.err
-    assert _schema(tmp_path / "r").image is None
-    assert _tables(tmp_path / "r")["train"].column_names[1:3] == ["px_1_2", "px_1_3"]
+def test_options_about_columns_ask_for_a_table_of_pixels(settings: dict, reason: str, small: Path) -> None:
+    table, notes = open_sources(sources_of([small])), Notes()
+    config = PrepareSettings(**settings)
+    found = image_of(table, assign_roles(table.names, config), config, notes)
+    if reason:
+        assert (found, notes.told) == (None, [f"read as a table of pixels, not as images of 3 x 4: {reason}"])
+    else:
+        assert (found, notes.told) == (ImageShape(3, 4), [])
 
 
 def test_another_scaling_makes_it_a_table_of_pixels(small: Path, bayesnde: Callable, tmp_path: Path) -> None:
@@ -251,7 +211,7 @@ def test_a_table_of_bytes_may_have_the_logit_and_no_other(bayesnde: Callable, tm
     assert outcome.err.endswith(
         "error: --scale logit takes whole numbers from 0 to 255 only\n"
         f"  columns: c (lattice, {rows[:, 2].min():g} to 256), d (continuous, {low:g} to {high:g})\n"
-        "hint: choose another --scale, or leave such columns out: --drop c\n"
+        "hint: choose another --scale, or leave such columns out with --drop\n"
     )
     outcome = bayesnde("prepare", path, "--drop", "c,d", "--scale", "logit", "--dequantize", "a=-1,1", "--run", "x")
     assert outcome.code == 2
@@ -262,7 +222,7 @@ def test_a_table_of_bytes_may_have_the_logit_and_no_other(bayesnde: Callable, tm
     )
 
 
-def test_a_column_called_image_cannot_stand_beside_images(bayesnde: Callable, tmp_path: Path) -> None:
+def test_a_column_called_image_is_refused_next_to_images(bayesnde: Callable, tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros((60, 2, 2), np.uint8), image=np.arange(60))
     outcome = bayesnde("prepare", tmp_path / "a.npz", "--id", "image", "--run", tmp_path / "r")
     assert outcome.code == 2
@@ -271,20 +231,3 @@ def test_a_column_called_image_cannot_stand_beside_images(bayesnde: Callable, tm
         "  reserved in a run of images: image\n"
         "hint: rename it in the file, or leave it out with --drop image\n"
     )
-
-
-def test_images_that_are_all_alike_are_prepared(bayesnde: Callable, tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.full((60, 2, 2), 255, np.uint8))
-    assert bayesnde("prepare", tmp_path / "a.npy", "--run", tmp_path / "r").code == 0
-    table = _tables(tmp_path / "r")["train"]
-    assert np.isfinite(table["log_jacobian"].to_numpy()).all()
-
-
-def test_a_schema_with_other_pixels_than_its_images_is_refused(small: Path, bayesnde: Callable, tmp_path: Path) -> None:
-    assert bayesnde("prepare", small, "--id", "name", "--run", tmp_path / "r").code == 0
-    document = json.loads((tmp_path / "r/prepare/schema.json").read_text())
-    assert document["image"] == [3, 4, 1]
-    with pytest.raises(ValueError, match="12 features of which 12 are pixels, of images of 3 x 5"):
-        Schema.from_json(document | {"image": [3, 5, 1]})
-    del document["image"]
-    assert Schema.from_json(document).image is None

@@ -1,132 +1,252 @@
-"""Options that several commands share, and options made from a stage's config class."""
+"""Options: those that many commands share, and those generated from the settings of a stage.
 
-import dataclasses
+A command names the shared options that it takes, and the settings whose fields become options:
+
+    @with_options("run", "json", config=DensitySettings)
+    def density(call: Call, config: DensitySettings, shard: ...) -> None:
+
+Settings, and with them pydantic, are imported where they are needed: the list of commands does without them.
+"""
+
 import functools
 import inspect
+import io
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
+import typer.core
 
-from bayesnde_cli.config import StageConfig, option_type, preset_names, resolve
+from bayesnde_cli.cli.console import Console, Outcome
+from bayesnde_cli.errors import BadUsage
+from bayesnde_cli.runs.layout import DEFAULT_ROOT, RunLayout
 
-# A text and no path yet: an empty one would be the working directory.
-RunOption = Annotated[
-    str | None,
-    typer.Option(
-        "--run", metavar="DIR", help="Run directory. [default: $BAYESNDE_RUN, else ./run]", show_default=False
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+    from bayesnde_cli.settings.declare import SettingsT, StageSettings
+    from bayesnde_cli.stages.loading import EngineFactory
+    from bayesnde_cli.stages.scoring_job import Asked
+
+Command = Callable[..., None]
+
+# The settings of `density` that commands on top of it have options for.
+COMMON_SETTINGS = ("seed", "device", "threads")
+
+
+def option(metavar: str | None, help: str, *flags: str, min: int | None = None) -> Any:
+    """An option of one command; typer names it after its parameter unless flags are given."""
+    return typer.Option(*flags, metavar=metavar, help=help, min=min)
+
+
+def argument(metavar: str, help: str) -> Any:
+    """An argument of one command."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False)
+
+
+DataArgument = Annotated[
+    list[Path] | None,
+    argument("[DATA]...", "Files with the columns of the model; - is stdin. [default: the test rows]"),
+]
+TableArgument = Annotated[
+    list[Path],
+    argument("DATA", "CSV, TSV, Parquet, NPY, NPZ, MAT, ARFF or IDX files, or folders of images; - is stdin."),
+]
+ShardOption = Annotated[
+    str | None, option("I/N|auto", "Compute only the blocks of this shard; auto takes it from the SLURM array task.")
+]
+
+OutOption = Annotated[Path, option("FILE|-", "File for the rows; - is stdout.", "--out", "-o")]
+FormatOption = Annotated[
+    str | None, option("FORMAT", "Format of the table: csv, parquet or jsonl. [default: from the file name, else csv]")
+]
+
+# Options that commands share, in the order of `--help`: their type, their default, and how they are written.
+_SHARED: dict[str, tuple[Any, Any, Any]] = {
+    # A text, not a path: an empty path would be the working directory.
+    "run": (str | None, None, option("DIR", "Run directory. [default: $BAYESNDE_RUN, else ./run]", "--run")),
+    "preset": (str | None, None, None),  # its help lists the presets
+    "config_file": (Path | None, None, option("FILE", "TOML file with settings, one table per stage.", "--config")),
+    "assignments": (list[str] | None, None, option("STAGE.KEY=VALUE", "Setting of any stage; repeatable.", "--set")),
+    "restart": (bool, False, option(None, "Replace results that were made with other settings or data.", "--restart")),
+    "json": (bool, False, option(None, "Print the result as JSON.", "--json")),
+    "quiet": (bool, False, option(None, "Print only results, warnings and errors.", "--quiet", "-q")),
+    "verbose": (
+        int,
+        0,
+        typer.Option(
+            "--verbose", "-v", count=True, show_default=False, help="Show TensorFlow's own messages with -vv."
+        ),
     ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print results, warnings and errors only.")]
-VerboseOption = Annotated[
-    int, typer.Option("--verbose", "-v", count=True, show_default=False, help="-vv shows TensorFlow's own messages.")
-]
-RestartOption = Annotated[
-    bool, typer.Option("--restart", help="Replace what an earlier run of this stage with other settings made.")
-]
-# The argument of a command that takes settings of any stage.
-ASSIGNMENTS = "assignments"
-AssignmentsOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="STAGE.KEY=VALUE", help="A setting of any stage; repeatable.", show_default=False),
-]
-
-ConfigT = TypeVar("ConfigT", bound=StageConfig)
+}
 
 
-class Sources(NamedTuple):
-    """Where settings come from beside the flags of a command and the environment."""
+@dataclass(frozen=True)
+class Call:
+    """The shared options of a command, and what follows from them."""
 
-    config_file: Path | None
-    preset: str | None
+    run: str | None = None
+    preset: str | None = None
+    config_file: Path | None = None
+    assignments: Sequence[str] | None = None
+    restart: bool = False
+    json: bool = False
+    quiet: bool = False
+    verbose: int = 0
+    console: Console = field(init=False)
 
-    def resolve(
-        self, config_class: type[ConfigT], *, flags: Mapping[str, Any] | None = None, assignments: Sequence[str] = ()
-    ) -> ConfigT:
-        """The settings of a stage."""
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "console", Console(quiet=self.quiet))
+
+    @property
+    def layout(self) -> RunLayout:
+        """The run directory: the flag, else `$BAYESNDE_RUN`, else `./run`."""
+        if self.run == "":
+            hint = "name a directory; is a variable of the shell not set?"
+            raise BadUsage("--run is empty", found="--run ''", hint=hint)
+        found = Path(self.run or os.environ.get("BAYESNDE_RUN") or DEFAULT_ROOT)
+        if found.exists() and not found.is_dir():
+            hint = "name another directory with --run DIR; it is created if it does not exist"
+            raise BadUsage(f"the run directory {found} is a file", found="a file, not a directory", hint=hint)
+        return RunLayout(found)
+
+    @property
+    def is_verbose(self) -> bool:
+        return self.verbose >= 2
+
+    @property
+    def stdin(self) -> BinaryIO:
+        return sys.stdin.buffer if sys.stdin else io.BytesIO()  # a closed standard input is None in Python
+
+    @property
+    def open_engine(self) -> "EngineFactory":
+        from bayesnde_cli.stages import loading
+
+        return functools.partial(loading.open_engine, is_verbose=self.is_verbose)
+
+    def resolve(self, settings: "type[SettingsT]", flags: Mapping[str, Any] | None = None) -> "SettingsT":
+        """The settings of a stage, from the flags of this command and all other sources."""
+        from bayesnde_cli.settings.resolve import resolve
+
         return resolve(
-            config_class, flags=flags or {}, environ=os.environ, config_file=self.config_file, preset=self.preset,
-            assignments=assignments,
-        )  # fmt: skip
+            settings,
+            flags=flags,
+            environ=os.environ,
+            config_file=self.config_file,
+            preset=self.preset,
+            assignments=self.assignments or (),
+        )
+
+    def asked(self, data: Sequence[Path] | None, shard: str | None = None) -> "Asked":
+        """The rows and the shard that the user asked for."""
+        from bayesnde_cli.runs.blocks import parse_shard
+        from bayesnde_cli.stages.scoring_job import Asked
+
+        part = None if shard is None else parse_shard(shard, os.environ)
+        return Asked(data=data or (), stdin=self.stdin, shard=part, is_restart=self.restart)
+
+    def finish(self, outcome: Outcome, out: Path | None = None) -> None:
+        """Print the outcome: on stdout, unless the table is there."""
+        if out is not None and str(out) == "-":
+            self.console.note(str(outcome))
+        else:
+            self.console.finish(outcome, is_json=self.json)
 
 
-def with_settings(
-    config_class: type[ConfigT], names: Collection[str] | None = None
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command every setting of a stage as an option, and hand it the resolved config as `config`.
+def with_options(
+    *shared: str, **settings: "type[StageSettings] | tuple[type[StageSettings], Sequence[str]]"
+) -> Callable[[Command], Command]:
+    """Give a command shared options as `call`, and settings as parameters whose fields become options.
 
-    With `names`, only these are options; the others come from everywhere else.
-
-    A command with an argument `sources` is handed those, too, for the settings of other stages.
-
-    A default is written once, in the config class; flags that are not given stay out of the way of the
-    environment, the `--config` file and the preset.
+    With `(settings, names)` only the named fields are options; the others come from the other sources. Options that
+    are not given stay None, so that environment, `--config` file and preset decide.
     """
+    classes = {name: value[0] if isinstance(value, tuple) else value for name, value in settings.items()}
+    fields = {
+        name: {key: field for key, field in cls.model_fields.items() if _is_named(settings[name], key)}
+        for name, cls in classes.items()
+    }
+    if settings:
+        shared = (*shared, "preset", "config_file")
+    in_order = [name for name in _SHARED if name in shared]
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        every = dataclasses.fields(config_class)  # type: ignore[arg-type]
-        fields = [item for item in every if names is None or item.name in names]
-        parameters = inspect.signature(command).parameters
-
+    def decorate(command: Command) -> Command:
         @functools.wraps(command)
-        def wrapped(*args: Any, config: Path | None, preset: str | None, **options: Any) -> None:
-            flags = {item.name: options.pop(item.name) for item in fields}
-            sources = Sources(config, preset)
-            settings = sources.resolve(config_class, flags=flags, assignments=options.get(ASSIGNMENTS) or ())
-            if "sources" in parameters:
-                options["sources"] = sources
-            command(*args, config=settings, **options)
+        def wrapped(**options: Any) -> None:
+            call = Call(**{name: options.pop(name) for name in in_order})
+            for name, cls in classes.items():
+                options[name] = call.resolve(cls, {key: options.pop(key) for key in fields[name]})
+            command(call=call, **options)
 
-        own = [parameter for name, parameter in parameters.items() if name not in ("config", "sources")]
-        wrapped.__signature__ = inspect.Signature([*own, *map(_parameter, fields), *_sources()])  # type: ignore[attr-defined]
+        parameters = inspect.signature(command).parameters.items()
+        own = [parameter for name, parameter in parameters if name not in ("call", *settings)]
+        generated = [item for chosen in fields.values() for item in _setting_parameters(chosen)]
+        wrapped.__signature__ = inspect.Signature([*own, *map(_shared_parameter, in_order), *generated])  # type: ignore[attr-defined]
         wrapped.__annotations__ = {}
         return wrapped
 
     return decorate
 
 
-def _parameter(item: "dataclasses.Field[Any]") -> inspect.Parameter:
-    element, several = option_type(item)
-    limits = item.metadata
-    flag = "--" + item.name.replace("_", "-")
-    default = _default_text(item.default)
-    help_text = limits["help"]
-    if "choices" in limits:
-        help_text += f" ({' | '.join(limits['choices'])})"
-    if default:
-        help_text += f" [default: {default}]"
-    # Types and ranges are checked by the config, once for flags, environment and files alike.
-    annotation: Any
-    if element is bool:
-        annotation, names = bool | None, [f"{flag}/--no-{flag.removeprefix('--')}"]
-    elif several and element is str:
-        annotation, names = list[str] | None, [flag]
-    else:
-        annotation, names = str | None, [flag]
-    metavar = None if element is bool else limits.get("metavar") or {int: "N", float: "NUMBER"}.get(element, "WORD")
-    option = typer.Option(*names, metavar=metavar, help=help_text, show_default=False)
-    return inspect.Parameter(
-        item.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[annotation, option]
-    )
+class GroupedCommand(typer.core.TyperCommand):
+    """A command whose help shows its options in groups.
+
+    The help is plain text: typer's panels would import rich, which takes longer than everything else together.
+    """
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                sections.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(record)
+        for heading, records in sections.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
 
 
-def _sources() -> list[inspect.Parameter]:
-    config = typer.Option("--config", metavar="FILE", help="Settings in a TOML file, a table per stage.")
-    preset = typer.Option("--preset", metavar="NAME", help=f"A named set of settings: {', '.join(preset_names())}.")
-    return [
-        inspect.Parameter(
-            "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Path | None, config]
-        ),
-        inspect.Parameter(
-            "preset", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, preset]
-        ),
-    ]
+def _is_named(value: Any, key: str) -> bool:
+    return not isinstance(value, tuple) or key in value[1]
 
 
-def _default_text(default: Any) -> str:
-    if default is None or default is False or default == ():
-        return ""
-    return ",".join(f"{part}" for part in default) if isinstance(default, tuple) else f"{default}"
+def _shared_parameter(name: str) -> inspect.Parameter:
+    annotation, default, written = _SHARED[name]
+    if name == "preset":
+        from bayesnde_cli.settings.resolve import preset_names
+
+        written = option("NAME", f"Named settings: {', '.join(preset_names())}.", "--preset")
+    return _keyword(name, Annotated[annotation, written], default)
+
+
+def _setting_parameters(fields: "Mapping[str, FieldInfo]") -> list[inspect.Parameter]:
+    """Settings as options, in the order of their groups. Values are checked later, alike for all sources."""
+    from bayesnde_cli.settings.declare import GROUPS, field_help, field_kind
+
+    parameters = []
+    for name in sorted(fields, key=lambda name: GROUPS.index(field_help(fields[name]).group)):
+        kind, help = field_kind(fields[name]), field_help(fields[name])
+        text = help.text
+        if kind.choices:
+            text += f" ({' | '.join(kind.choices)})"
+        if help.default:
+            text += f" [default: {help.default}]"
+        flag = "--" + name.replace("_", "-")
+        annotation: Any = str | None
+        metavar = help.metavar or {int: "N", float: "NUMBER", bool: None}.get(kind.element, "WORD")
+        if kind.element is bool:
+            annotation, flag = bool | None, f"{flag}/--no-{flag.removeprefix('--')}"
+        elif kind.is_list and kind.element is str:
+            annotation = list[str] | None
+        written = typer.Option(flag, metavar=metavar, help=text, show_default=False, rich_help_panel=help.group)
+        parameters.append(_keyword(name, Annotated[annotation, written]))
+    return parameters
+
+
+def _keyword(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -1,110 +1,205 @@
-"""Where chains start: the modes of a row's latent posterior, found from several places.
+"""Modes of the latent posterior of every row: where chains start, and where they jump to.
 
-An encoder knows one place for a row. A bank of latents, decoded once for all rows, knows others: those whose rows look
-like this one. From each candidate the posterior is climbed; what is found is weighted by Laplace's approximation of
-its mass. The same approximation, with heavier tails, lets chains jump between modes; after the warm-up, so does a
-mixture fitted to what they have seen.
-"""
+The encoder proposes one start point for a row. A bank of latents, decoded once for all rows, proposes others: those
+whose rows look like this one. Newton steps lead from each start point to a mode, which is weighted by Laplace's
+approximation of its mass. The same approximation, with heavier tails, lets chains jump between modes; after the
+warm-up, so does a mixture fitted to the places that the chains have visited."""
 
 import math
 from typing import NamedTuple
 
 import tensorflow as tf
-from sklearn.neighbors import NearestNeighbors
 
-from bayesnde_cli.inference.proposal import MixtureOfT
-from bayesnde_cli.inference.target import Target
-from bayesnde_cli.model.cells import Cells
-from bayesnde_cli.model.latent_mode import find_mode
-from bayesnde_cli.model.likelihood import DecoderLike, log_likelihood
-from bayesnde_cli.model.student_t import log_t
+from bayesnde_cli.inference.proposal import MixtureOfT, factorise, log_det, log_t
+from bayesnde_cli.model.likelihood import (
+    Cells,
+    DecoderLike,
+    Target,
+    information_share,
+    log_joint,
+    log_likelihood,
+    standard_edges,
+)
 
-# Latents of the bank that are in the running for a row: likely ones, as the temperature makes so many of them, and
-# peaks, those that are higher than so many of their neighbours.
-_N_LIKELY, _N_PEAKS = 128, 128
-_N_NEIGHBOURS = 6
-# A latent that is no peak is as good as one that is so much nearer, in squared distance.
+# Newton steps from the encoder's point; most rows need five.
+_N_NEWTON_STEPS = 8
+# A row has converged when its last steps, each with twice the weight of the one before, gained less than this (nats).
+# The gradient is no criterion: where a network has a kink, so has the posterior, and its gradient is nowhere 0.
+_LEAST_GAIN = 0.02
+# Candidates of each kind from the bank: the likeliest latents, and peaks, which are higher than all of their nearest
+# neighbours.
+_N_CANDIDATES, _N_NEIGHBOURS = 128, 6
+# Factor on the squared distance of a latent that is not a peak, where the farthest candidate is taken.
 _ANY_PREFERENCE = 1e-4
-# Places are one mode if their squared distance, in standard deviations, is below this for each latent.
+# Two places are one mode if their squared distance, in standard deviations, is below this per latent.
 _SAME_MODE = 0.5
-# Starts that may be left on their way when a climb ends.
+# Share of the start points that may still be moving when the search ends.
 _SHARE_LEFT = 0.05
-# Degrees of freedom of the jumps, and so the normal numbers that the chi-square of one takes.
+# Degrees of freedom of the jumps; the chi-square of a jump takes as many normal numbers.
 FREEDOM = 4
-# The height of a place where it is not a number, and the log-weight of a mode that is none.
+# Height where the log-density is not finite, and the log-weight of a duplicate.
 _LOWEST, _NOTHING = -1e30, -1e300
-# A mode of less than this log-weight adds nothing that is seen in a log-density.
+# A mode of lower log-weight does not change a log-density visibly.
 _NEGLIGIBLE = math.log(1e-5)
-# A jump goes to a mode by its weight, but for this share, in which all are alike.
+# Share of the jumps that choose among all modes evenly; the others choose by weight.
 _EVEN_SHARE = 0.1
 
 
-class Bank(NamedTuple):
-    """Latents z (n, d), which of them are next to each, and what the decoder makes of them in each class."""
+class Mode(NamedTuple):
+    """One mode for each row, with the precision P = L L' there."""
 
-    z: tf.Tensor
-    neighbours: tf.Tensor  # (n, some) int32
-    mean: tf.Tensor  # (classes or 1, n, p)
-    variance: tf.Tensor
-    cells: Cells | None = None  # of the columns, for all alike
+    z: tf.Tensor  # (rows, d)
+    factor: tf.Tensor  # L, lower triangular (rows, d, d)
+    inverse: tf.Tensor  # of L
+    n_steps: tf.Tensor  # int32 scalar: Newton steps made
 
 
 class Modes(NamedTuple):
-    """The modes of each row. Precision P = L L'."""
+    """Several modes for each row, with the precision P = L L' at each."""
 
     z: tf.Tensor  # (rows, modes, d)
     factor: tf.Tensor  # L (rows, modes, d, d)
     inverse: tf.Tensor  # of L
-    log_weight: tf.Tensor  # (rows, modes) float64, their sum of exponentials 1
+    log_weight: tf.Tensor  # (rows, modes) float64, normalised
 
 
-class Found(NamedTuple):
-    """The modes of each row, and a cautious guess (rows,) at the share of the posterior in modes that are not known.
+class SearchSize(NamedTuple):
+    """How thoroughly modes are searched for."""
 
-    It is the largest of three. If much of what was found was found by one start alone, there is likely as much that
-    was not found at all (Good 1953): the weight of such modes. If there were m modes of equal size, S starts would
-    miss m (1 - 1 / m)^S of them; m is the effective number of those found, and one more. And the weight of the modes
-    that were found but, as there are too many, not kept.
+    n_starts: int  # in addition to the encoder's point
+    n_steps: int  # Newton steps from each start point, at most
+    n_kept: int  # modes, at most
+
+
+class ModeSearch(NamedTuple):
+    """The modes of each row, and a cautious estimate (rows,) of the posterior mass in modes that were not found.
+
+    The estimate is the largest of three: the weight of modes that a single start point led to, as about as much was
+    probably not found at all (Good 1953); the expected share m (1 - 1 / m)^S that S start points miss of m equal modes,
+    with m one more than the effective number of modes found; and the weight of modes that were found but not kept.
     """
 
     modes: Modes
     missed_mass: tf.Tensor
-    n_climbs: tf.Tensor  # int32 scalar
+    n_steps: tf.Tensor  # int32 scalar: Newton steps made
 
 
-def bank_of(decoder: DecoderLike, z: tf.Tensor, n_classes: int) -> Bank:
-    """The bank of these latents (n, d)."""
-    found = NearestNeighbors(n_neighbors=min(_N_NEIGHBOURS, z.shape[0] - 1)).fit(z.numpy())
-    neighbours = tf.constant(found.kneighbors(return_distance=False), tf.int32)
+class Bank(NamedTuple):
+    """Latents, the neighbours of each, and what the decoder makes of them in each class."""
+
+    z: tf.Tensor  # (n, d)
+    neighbours: tf.Tensor  # (n, some) int32
+    mean: tf.Tensor  # (classes or 1, n, p)
+    variance: tf.Tensor
+    cells: Cells | None = None  # of the columns
+
+
+def find_mode(
+    decoder: DecoderLike, target: Target, start: tf.Tensor, *, n_steps: int = _N_NEWTON_STEPS, share_left: float = 0.0
+) -> Mode:
+    """A mode of each row's latent posterior, by damped Gauss-Newton steps from start (rows, d).
+
+    With m = mean(z), v = variance(z) and their derivatives along z, the Hessian is replaced by its expectation over x,
+
+        P = I + sum over columns of (dm dm') / v + (d log v)(d log v)' / 2,
+
+    which is positive definite everywhere; a column with cells counts for its share of the information. A step that
+    leads downhill is rejected, and its row tries a shorter one. Missing cells are ignored. The search ends before
+    `n_steps` when no more than `share_left` of the rows are still moving.
+    """
+
+    def height(z: tf.Tensor) -> tf.Tensor:
+        return log_joint(z, target.x, decoder, y=target.y, mask=target.observed)
+
+    def newton_step(index, z, here, damping, gained):  # type: ignore[no-untyped-def]
+        with tf.GradientTape() as tape:
+            tape.watch(z)
+            value = height(z)
+        slope = tape.gradient(value, z)
+        precision = expected_precision(decoder, target, z)
+        damped = precision + damping[:, None, None] * tf.linalg.diag(tf.linalg.diag_part(precision))
+        _, inverse = factorise(damped)
+        step = tf.linalg.matvec(inverse, tf.linalg.matvec(inverse, slope), transpose_a=True)
+        there = height(z + step)
+        is_higher = there > here  # False for NaN
+        z = tf.where(is_higher[:, None], z + step, z)
+        gained = 0.5 * gained + tf.where(is_higher, there - here, 0.0)
+        damping = tf.where(is_higher, damping / 4.0, 4.0 * damping + 0.1)
+        return index + 1, z, tf.where(is_higher, there, here), damping, gained
+
+    def is_moving(index: tf.Tensor, *rest: tf.Tensor) -> tf.Tensor:
+        left = tf.reduce_mean(tf.cast(rest[-1] > _LEAST_GAIN, tf.float32))
+        return (index < n_steps) & (left > share_left)
+
+    none = tf.zeros_like(start[:, 0])
+    n_made, z, *_ = tf.while_loop(is_moving, newton_step, (tf.constant(0), start, height(start), none, none + 1.0))
+    factor, inverse = factorise(expected_precision(decoder, target, z))
+    # Where a network overflows, the identity keeps the place finite: other components of a mixture then take over.
+    is_sound = tf.reduce_all(tf.math.is_finite(factor) & tf.math.is_finite(inverse), axis=[1, 2])
+    identity = tf.eye(z.shape[1], dtype=z.dtype)[None]
+    factor, inverse = (tf.where(is_sound[:, None, None], part, identity) for part in (factor, inverse))
+    return Mode(z, factor, inverse, n_made)
+
+
+def expected_precision(decoder: DecoderLike, target: Target, z: tf.Tensor) -> tf.Tensor:
+    """The expected Hessian of the negative log joint at z. (rows, d) -> (rows, d, d)."""
+    n_rows, d = z.shape
+    places = tf.repeat(z[:, None, :], d, axis=1)  # (rows, d, d): one place for each direction
+    directions = tf.broadcast_to(tf.eye(d, dtype=z.dtype)[None], [n_rows, d, d])
+    y, mask = target.y, target.observed
+    with tf.autodiff.ForwardAccumulator(places, directions) as forward:
+        mean, variance, *cells = decoder(places) if y is None else decoder(places, y[:, None, :])
+        log_variance = tf.math.log(variance)
+    zero = tf.UnconnectedGradients.ZERO  # for a variance that is the same everywhere
+    mean_slope, log_variance_slope = forward.jvp(mean, zero), forward.jvp(log_variance, zero)  # (rows, d, p)
+    if mask is not None:
+        mean_slope, log_variance_slope = (
+            tf.where(mask[:, None], part, 0.0) for part in (mean_slope, log_variance_slope)
+        )
+    mean_slope = mean_slope / tf.sqrt(variance)
+    if cells:
+        found = cells[0].find(target.x[:, None, :])
+        share = information_share(*standard_edges(mean[:, :1], variance[:, :1], found))  # (rows, 1, p)
+        share = tf.where(found.is_inside, share, tf.ones_like(share))
+        mean_slope, log_variance_slope = tf.sqrt(share) * mean_slope, share * log_variance_slope
+    scaled = tf.concat([mean_slope, math.sqrt(0.5) * log_variance_slope], axis=2)
+    return tf.eye(d, dtype=z.dtype)[None] + tf.matmul(scaled, scaled, transpose_b=True)
+
+
+def decode_bank(decoder: DecoderLike, z: tf.Tensor, n_classes: int) -> Bank:
+    """The bank of latents (n, d), decoded in every class."""
+    from sklearn.neighbors import NearestNeighbors
+
+    search = NearestNeighbors(n_neighbors=min(_N_NEIGHBOURS, z.shape[0] - 1)).fit(z.numpy())
+    neighbours = tf.constant(search.kneighbors(return_distance=False), tf.int32)
     if not n_classes:
         mean, variance, *cells = decoder(z)
         return Bank(z, neighbours, mean[None], variance[None], *cells)
-    made = [decoder(z, tf.repeat(tf.one_hot([k], n_classes), z.shape[0], axis=0)) for k in range(n_classes)]
-    means, variances, *cells = zip(*made, strict=True)
+    decoded = [decoder(z, tf.repeat(tf.one_hot([k], n_classes), z.shape[0], axis=0)) for k in range(n_classes)]
+    means, variances, *cells = zip(*decoded, strict=True)
     return Bank(z, neighbours, tf.stack(means), tf.stack(variances), *(each[0] for each in cells))
 
 
-def candidates(bank: Bank, target: Target, near: tf.Tensor, n: int, uniform: tf.Tensor) -> tf.Tensor:
-    """So many latents of the bank for each row, far from `near` (rows, d) and from each other; half of them likely.
+def choose_candidates(bank: Bank, target: Target, near: tf.Tensor, n: int, uniform: tf.Tensor) -> tf.Tensor:
+    """Choose n latents of the bank for each row, far from `near` (rows, d) and from each other.
 
-    uniform (rows, bank) in (0, 1) -> (rows, n, d). The likely ones are drawn without replacement, by the likelihood to
-    a power that leaves some choice: in many dimensions no latent of the bank is anywhere near, and the nearest alone
-    would always be taken. The others are peaks: beside a narrow mode the likelihood is low, though it is higher than
-    all around; after the peaks, any. Of either kind, the next is always the one farthest from those before, so that two
-    modes of equal height are both tried.
+    uniform (rows, bank) in (0, 1) -> (rows, n, d). The first half are likely latents, drawn without replacement by a
+    likelihood that is tempered, as in many dimensions the nearest latent alone would always be taken. The second half
+    are peaks: next to a narrow mode the likelihood is low, but higher than around; after the peaks, any latent. Within
+    each half the next candidate is the one farthest from those before, so that modes of equal height are all tried.
     """
-    height, _ = _heights(bank, target)
-    n_likely, n_peaks = (min(n_most, height.shape[1]) for n_most in (_N_LIKELY, _N_PEAKS))
-    best = tf.math.top_k(height, n_likely).values
+    height, _ = _bank_heights(bank, target)
+    n_each = min(_N_CANDIDATES, height.shape[1])
+    best = tf.math.top_k(height, n_each).values
     temperature = tf.maximum(1.0, 0.5 * (best[:, :1] - best[:, -1:]))
     gumbel = -tf.math.log(-tf.math.log(uniform))
-    likely = tf.math.top_k((height - best[:, :1]) / temperature + gumbel, n_likely).indices
-    log_joint = height - 0.5 * tf.reduce_sum(tf.square(bank.z), axis=1)
-    is_peak = log_joint > tf.reduce_max(tf.gather(log_joint, bank.neighbours, axis=1), axis=2)
-    peaks = tf.math.top_k(tf.where(is_peak, log_joint, _LOWEST * (1.0 + uniform)), n_peaks).indices
+    likely = tf.math.top_k((height - best[:, :1]) / temperature + gumbel, n_each).indices
+    joint = height - 0.5 * tf.reduce_sum(tf.square(bank.z), axis=1)
+    is_peak = joint > tf.reduce_max(tf.gather(joint, bank.neighbours, axis=1), axis=2)
+    peaks = tf.math.top_k(tf.where(is_peak, joint, _LOWEST * (1.0 + uniform)), n_each).indices
     index = tf.concat([likely, peaks], axis=1)
     pool = tf.gather(bank.z, index)  # (rows, pool, d)
-    is_likely = tf.range(n_likely + n_peaks) < n_likely
+    is_likely = tf.range(2 * n_each) < n_each
     preference = tf.where(is_likely | tf.gather(is_peak, index, batch_dims=1), 1.0, _ANY_PREFERENCE)
 
     def choose(k: tf.Tensor, distance: tf.Tensor, chosen: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -119,14 +214,14 @@ def candidates(bank: Bank, target: Target, near: tf.Tensor, n: int, uniform: tf.
     return tf.while_loop(lambda k, *_: k < n, choose, start)[2]
 
 
-def filled(bank: Bank, target: Target) -> tf.Tensor:
-    """The rows, with the mean of the bank's rows, by their likelihood, in cells that are missing. (rows, p)."""
-    height, mean = _heights(bank, target)
+def fill_missing(bank: Bank, target: Target) -> tf.Tensor:
+    """The rows with missing cells replaced by the mean of the bank, weighted by likelihood. (rows, p)."""
+    height, mean = _bank_heights(bank, target)
     weighted = tf.einsum("rb,rbp->rp", tf.nn.softmax(height, axis=1), mean)
     return target.x if target.observed is None else tf.where(target.observed, target.x, weighted)
 
 
-def _heights(bank: Bank, target: Target) -> tuple[tf.Tensor, tf.Tensor]:
+def _bank_heights(bank: Bank, target: Target) -> tuple[tf.Tensor, tf.Tensor]:
     """log p(x | z) of each row and each latent of the bank (rows, bank), and the means there (rows, bank, p)."""
     if target.y is None:
         mean, variance = bank.mean, bank.variance  # (1, bank, p)
@@ -145,24 +240,21 @@ def _finite(heights: tf.Tensor) -> tf.Tensor:
 
 
 def find_modes(
-    decoder: DecoderLike, target: Target, start: tf.Tensor, known: tf.Tensor | None, *, n_climbs: int, n_kept: int
-) -> Found:
-    """The modes that lie uphill of the starts, and of places that are known to be good. (rows, starts, d) and such.
+    decoder: DecoderLike, target: Target, start: tf.Tensor, carried: tf.Tensor | None, size: SearchSize
+) -> ModeSearch:
+    """Find the modes uphill of the start points, and of places carried over from an earlier attempt.
 
-    What lies uphill of a known place is no news of what the starts find, and so does not count as found by one.
+    start (rows, starts, d), carried (rows, some, d). A carried place does not count as a start point that found its
+    mode, so it does not lower the estimate of the missed mass.
     """
     n_fresh = start.shape[1]
-    if known is not None:
-        start = tf.concat([start, known], axis=1)
+    if carried is not None:
+        start = tf.concat([start, carried], axis=1)
     n_rows, n_starts, d = start.shape
-    each = target.repeated(n_starts)
-    flat = find_mode(
-        decoder, each.x, each.y, tf.reshape(start, [-1, d]), mask=each.observed, n_climbs=n_climbs,
-        share_left=_SHARE_LEFT,
-    )  # fmt: skip
-    log_det = tf.reduce_sum(tf.math.log(tf.cast(tf.linalg.diag_part(flat.factor), tf.float64)), axis=1)
+    each = target.repeat(n_starts)
+    flat = find_mode(decoder, each, tf.reshape(start, [-1, d]), n_steps=size.n_steps, share_left=_SHARE_LEFT)
     height = _finite(each.log_joint(decoder, flat.z))
-    # Highest first: a mode that was found several times is its highest place.
+    # Highest first: of several places that are one mode, the highest represents it.
     order = tf.argsort(tf.reshape(height, [n_rows, n_starts]), axis=1, direction="DESCENDING")
 
     def ordered(values: tf.Tensor) -> tf.Tensor:
@@ -170,7 +262,8 @@ def find_modes(
 
     place, factor, inverse = (ordered(part) for part in (flat.z, flat.factor, flat.inverse))
     is_fresh = order < n_fresh
-    log_mass = ordered(height - log_det)  # and d/2 log 2 pi, for all alike
+    # Without d/2 log 2 pi, which is the same for all.
+    log_mass = ordered(height - log_det(tf.cast(flat.factor, tf.float64)))
     apart = tf.einsum("rmni,rmij->rmnj", place[:, None] - place[:, :, None], factor)
     is_same = tf.reduce_sum(tf.square(apart), axis=3) < _SAME_MODE * d  # (rows, starts, starts)
     is_same = tf.linalg.set_diag(is_same, tf.ones_like(is_fresh))
@@ -178,61 +271,56 @@ def find_modes(
     has_higher = tf.reduce_any(is_same & is_after, axis=1)
     log_weight = tf.nn.log_softmax(tf.where(has_higher, tf.constant(_NOTHING, tf.float64), log_mass), axis=1)
     n_finds = tf.reduce_sum(tf.cast(is_same & is_fresh[:, None, :], tf.int32), axis=2)
-    kept, index = tf.math.top_k(log_weight, min(n_starts, n_kept))
-    dropped = 1.0 - tf.reduce_sum(tf.exp(kept), axis=1)
-    missed_mass = tf.maximum(_missed_mass(tf.exp(log_weight), n_finds, n_fresh), dropped)
+    kept, index = tf.math.top_k(log_weight, min(n_starts, size.n_kept))
+    weight = tf.exp(log_weight)
+    found_once = tf.reduce_sum(tf.where(n_finds <= 1, weight, 0.0), axis=1)
+    m = 1.0 / tf.reduce_sum(tf.square(weight), axis=1) + 1.0
+    not_found = tf.maximum(found_once, tf.minimum(m * (1.0 - 1.0 / m) ** n_fresh, 1.0))
+    missed_mass = tf.maximum(not_found, 1.0 - tf.reduce_sum(tf.exp(kept), axis=1))
     place, factor, inverse = (tf.gather(part, index, batch_dims=1) for part in (place, factor, inverse))
     modes = Modes(place, factor, inverse, tf.nn.log_softmax(kept, axis=1))
-    return Found(modes, tf.cast(missed_mass, tf.float32), flat.n_climbs)
+    return ModeSearch(modes, tf.cast(missed_mass, tf.float32), flat.n_steps)
 
 
-def _missed_mass(weight: tf.Tensor, n_finds: tf.Tensor, n_starts: int) -> tf.Tensor:
-    """The first two of `Found`. Weights of modes, 0 for what is none, and the starts that led to each, (rows, places)
-    both -> (rows,) float64.
-    """
-    lone = tf.reduce_sum(tf.where(n_finds <= 1, weight, 0.0), axis=1)
-    m = 1.0 / tf.reduce_sum(tf.square(weight), axis=1) + 1.0
-    return tf.maximum(lone, tf.minimum(m * (1.0 - 1.0 / m) ** n_starts, 1.0))
-
-
-def places(modes: Modes) -> tf.Tensor:
-    """Where the modes of each row are, NaN for those of no weight to speak of. (rows, modes, d)."""
+def mode_places(modes: Modes) -> tf.Tensor:
+    """The places of the modes of each row, NaN for modes of negligible weight. (rows, modes, d)."""
     return tf.where(modes.log_weight[:, :, None] > _NEGLIGIBLE, modes.z, math.nan)
 
 
-def best_spread(modes: Modes) -> tf.Tensor:
-    """A square root of the covariance at the heaviest mode of each row, (rows, d, d)."""
+def metric_at_best(modes: Modes) -> tf.Tensor:
+    """A square root of the covariance at the heaviest mode of each row. (rows, d, d)."""
     best = tf.argmax(modes.log_weight, axis=1)
     return tf.linalg.matrix_transpose(tf.gather(modes.inverse, best, batch_dims=1))
 
 
-def spread_starts(modes: Modes, noise: tf.Tensor) -> tf.Tensor:
-    """A start for each chain of each row: modes get chains by their weight, as evenly as it goes. noise ~ N(0, I).
-
-    (rows, chains, d) -> the same.
-    """
+def spread_chains(modes: Modes, noise: tf.Tensor) -> tf.Tensor:
+    """A start point for each chain, at modes in proportion to their weight. noise (rows, chains, d) -> the same."""
     n_chains = noise.shape[1]
-    place = (tf.range(n_chains, dtype=tf.float64) + 0.5) / n_chains
-    edges = tf.cumsum(tf.exp(modes.log_weight), axis=1)  # (rows, modes)
-    index = tf.reduce_sum(tf.cast(place[None, :, None] > edges[:, None, :], tf.int32), axis=2)
+    share = (tf.range(n_chains, dtype=tf.float64) + 0.5) / n_chains
+    place, step = _draw_around(modes, modes.log_weight, share[None, :], noise)
+    return place + step
+
+
+def _draw_around(
+    modes: Modes, log_weight: tf.Tensor, uniform: tf.Tensor, noise: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Modes chosen by weight, with `uniform` (rows, n) in (0, 1), and normal steps from there. (rows, n, d) twice."""
+    edges = tf.cumsum(tf.exp(log_weight), axis=1)  # (rows, modes)
+    index = tf.reduce_sum(tf.cast(uniform[:, :, None] > edges[:, None, :], tf.int32), axis=2)
     index = tf.minimum(index, modes.z.shape[1] - 1)
-    inverse = tf.gather(modes.inverse, index, batch_dims=1)  # (rows, chains, d, d)
-    return tf.gather(modes.z, index, batch_dims=1) + tf.linalg.matvec(inverse, noise, transpose_a=True)
+    inverse = tf.gather(modes.inverse, index, batch_dims=1)  # (rows, n, d, d)
+    return tf.gather(modes.z, index, batch_dims=1), tf.linalg.matvec(inverse, noise, transpose_a=True)
 
 
-def with_room(modes: Modes, n: int) -> Modes:
-    """The modes and n more of no weight, to be replaced by `with_mixture`."""
-    more = Modes(*(tf.repeat(part[:, :1], n, axis=1) for part in modes))
-    return Modes(
-        *(
-            tf.concat(parts, axis=1)
-            for parts in zip(modes, more._replace(log_weight=more.log_weight - 1e3), strict=True)
-        )
-    )
+def reserve(modes: Modes, n: int) -> Modes:
+    """The modes and n placeholders of no weight, which `add_mixture` replaces: shapes stay the same."""
+    room = Modes(*(tf.repeat(part[:, :1], n, axis=1) for part in modes))
+    room = room._replace(log_weight=room.log_weight - 1e3)
+    return Modes(*(tf.concat(parts, axis=1) for parts in zip(modes, room, strict=True)))
 
 
-def with_mixture(modes: Modes, mixture: MixtureOfT) -> Modes:
-    """The modes, and in the room beside them the parts of a mixture that was fitted to draws: half the weight each."""
+def add_mixture(modes: Modes, mixture: MixtureOfT) -> Modes:
+    """Replace the placeholders by the components of a mixture fitted to draws; modes and mixture share the weight."""
     n = mixture.means.shape[1]
     half = math.log(0.5)
     own = Modes(*(part[:, :-n] for part in modes))
@@ -247,16 +335,12 @@ def with_mixture(modes: Modes, mixture: MixtureOfT) -> Modes:
 
 
 def draw_jump(modes: Modes, noise: tf.Tensor, freedom_noise: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-    """Draws from the mixture of multivariate t's at the modes: one chi-square for each draw.
+    """Draws (rows, n, d) from the mixture of multivariate t's at the modes, with one chi-square per draw.
 
-    noise (rows, n, d) and freedom_noise (rows, n, 4) ~ N(0, 1), uniform (rows, n) -> (rows, n, d).
+    noise (rows, n, d) and freedom_noise (rows, n, FREEDOM) ~ N(0, 1), uniform (rows, n).
     """
-    edges = tf.cumsum(tf.exp(_jump_log_weights(modes)), axis=1)
-    index = tf.reduce_sum(tf.cast(tf.cast(uniform, tf.float64)[:, :, None] > edges[:, None, :], tf.int32), axis=2)
-    index = tf.minimum(index, modes.z.shape[1] - 1)
-    scale = tf.sqrt(FREEDOM / tf.reduce_sum(tf.square(freedom_noise), axis=2, keepdims=True))
-    inverse = tf.gather(modes.inverse, index, batch_dims=1)  # (rows, n, d, d)
-    return tf.gather(modes.z, index, batch_dims=1) + scale * tf.linalg.matvec(inverse, noise, transpose_a=True)
+    place, step = _draw_around(modes, _jump_log_weights(modes), tf.cast(uniform, tf.float64), noise)
+    return place + tf.sqrt(FREEDOM / tf.reduce_sum(tf.square(freedom_noise), axis=2, keepdims=True)) * step
 
 
 def log_jump(modes: Modes, z: tf.Tensor) -> tf.Tensor:
@@ -264,8 +348,8 @@ def log_jump(modes: Modes, z: tf.Tensor) -> tf.Tensor:
     difference = z[:, :, None, :] - modes.z[:, None, :, :]  # (rows, n, modes, d)
     standard = tf.einsum("rnmi,rmij->rnmj", difference, modes.factor)  # rows of (z - z0)' L
     square = tf.cast(tf.reduce_sum(tf.square(standard), axis=3), tf.float64)
-    log_det = tf.reduce_sum(tf.math.log(tf.cast(tf.linalg.diag_part(modes.factor), tf.float64)), axis=2)
-    log_parts = log_t(square, -log_det[:, None, :], freedom=FREEDOM, d=z.shape[2])
+    log_det_covariance = -log_det(tf.cast(modes.factor, tf.float64))[:, None, :]
+    log_parts = log_t(square, log_det_covariance, freedom=FREEDOM, d=z.shape[2])
     return tf.reduce_logsumexp(_jump_log_weights(modes)[:, None, :] + log_parts, axis=2)
 
 

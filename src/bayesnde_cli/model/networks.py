@@ -1,59 +1,57 @@
-"""Decoder and encoder bodies as pure functions `apply(spec, parameters, x, y)`.
+"""Bodies of decoders, encoders and discriminators as pure functions of a spec and parameters.
 
-Two regimes (paper, appendix S1). With f the activation (LeakyReLU), LN layer normalisation and [a, y] the columns of
-a and y side by side (without a condition, a alone):
+With f the activation, LN layer normalisation and [a, y] the columns of a and y side by side (a alone without a
+condition), there are two families for tables (paper, appendix S1),
 
     mlp:       h_0 = x,             h_k = f(D_k [h_{k-1}, y])
     residual:  h_0 = D_0 [x, y],    h_k = (h_{k-1} + LN f(D_k2 LN f(D_k1 [h_{k-1}, y]))) / sqrt 2
     heads:     D_head [h_depth, y], linear, one for each head
 
-Images have networks of their own: `image_networks`.
-"""
+and two for images, the paper's for MNIST. With c channels (the paper's: 32), sides h and w, halves rounded up, and the
+condition y as further channels,
+
+    to_image:    [z, y] -> dense h/4 w/4 4c -> transposed conv 2c -> transposed conv c -> conv c -> 1x1 conv per head
+    from_image:  [x, y] -> conv c, stride 2 -> conv 2c, stride 2 -> conv 4c -> [., y] -> dense 8c -> dense per head
+
+Convolutions have kernels of size 3, followed by batch normalisation and the activation; dense layers are not
+normalised. In `to_image`, y joins z at the dense layer and once more its output.
+
+With `class_maps` that dense layer sees [z, y, z (x) y], where z (x) y are all products of a latent and a class: in
+addition to the shared map of the latents, every class has its own. Classes that share their map learn to draw each
+other's images with latents far from their own, and p(x | y) of wrong classes is then too high. On MNIST, with 16
+channels, 10,000 images and 12 epochs, class maps gained 29 nats per validation image, and 97 % instead of 90 % of the
+classes were right."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod, sqrt
-from typing import Literal, NamedTuple
+from math import sqrt
+from typing import ClassVar, Literal
 
 import tensorflow as tf
 
-from bayesnde_cli.model import image_networks
-from bayesnde_cli.model import parameters as parameter
-from bayesnde_cli.model.cells import ColumnCells
-from bayesnde_cli.model.image_layers import Statistics
-from bayesnde_cli.model.layers import (
-    ACTIVATIONS,
-    as_rows,
-    dense,
-    dense_shapes,
-    joined,
-    layer_norm,
-    layer_norm_shapes,
-    like,
-)
-from bayesnde_cli.model.parameters import Parameters, Shapes
+from bayesnde_cli.model import layers
+from bayesnde_cli.model.layers import ACTIVATIONS, Blueprint, Parameters, Statistics, halve
+from bayesnde_cli.model.likelihood import Cells, ColumnCells, LevelCells, join_cells
+
+# The smallest variance of a column given its latent: part of the model, the same in training, HMC and bridge sampling.
+# Far below the noise of scaled data, with an s.d. of 0.001, and far above what float32 cannot divide by.
+VARIANCE_FLOOR = 1e-6
+# The paper's bounds of the variance of a pixel, in logit space.
+IMAGE_VARIANCE = (1e-4, 4.0)
+# Kernel sizes of a discriminator of images, each of stride 2.
+_DISCRIMINATOR_KERNELS = (5, 5, 3)
 
 Kind = Literal["mlp", "residual", "to_image", "from_image"]
-
-# The paper's border between its two regimes.
-MLP_MAX_COLUMNS = 10
-# Channels of the last layers of a decoder of images, and of the first of an encoder, in the paper.
-IMAGE_CHANNELS = 32
-# Of pixels: points, or bytes.
-_LEVELS = (0, 256)
-
-
-def regime(n_columns: int) -> Kind:
-    """The kind of network that data of this many columns get, in decoder and encoder alike."""
-    return "mlp" if n_columns <= MLP_MAX_COLUMNS else "residual"
+Image = tuple[int, int, int]  # height, width and channels
+Outputs = tuple[tf.Tensor, ...]
 
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """What a network looks like; with a seed it determines the first parameters. Change it with `dataclasses.replace`.
+    """The architecture of a network; with a seed it determines the initial parameters.
 
-    `depth` counts hidden layers (mlp) or blocks of two layers (residual); networks of images have theirs, and `width`
-    is their number of channels. Each head gives `n_out` columns.
+    `depth` counts hidden layers (mlp) or blocks of two layers (residual). Networks of images have a fixed depth, and
+    `width` is their number of channels. Each head has `n_out` columns. Change a spec with `dataclasses.replace`.
     """
 
     n_in: int
@@ -64,127 +62,165 @@ class NetworkSpec:
     width: int = 256
     depth: int = 5
     activation: str = "leaky_relu"
-    image: tuple[int, int, int] | None = None  # height, width and channels of what a network of images makes or sees
-    cells: tuple[ColumnCells, ...] = ()  # of each column that a decoder makes; none for any, unless given
-    levels: int = 0  # of the pixels that a decoder makes, which then have their cells; 0: they are points
+    image: Image | None = None
+    cells: tuple[ColumnCells, ...] = ()  # of each column of a decoder's output; empty: no column has cells
+    levels: int = 0  # of the pixels of a decoder's output, which then have cells; 0: pixels are points
     class_maps: bool = False  # whether a decoder of images has a map of the latents for each class
 
-    def __post_init__(self) -> None:
-        if self.kind not in (*_TRUNKS, *_OF_IMAGES):
-            raise ValueError(f"expected a kind among {', '.join((*_TRUNKS, *_OF_IMAGES))}, got {self.kind!r}")
-        if (self.image is None) == (self.kind in _OF_IMAGES):
-            raise ValueError(f"expected an image for networks of images alone, got {self}")
-        if self.image is not None and prod(self.image) != (self.n_out if self.kind == "to_image" else self.n_in):
-            raise ValueError(f"expected as many columns as the image has pixels, got {self}")
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(f"expected an activation among {', '.join(ACTIVATIONS)}, got {self.activation!r}")
-        if self.cells and len(self.cells) != self.n_out:
-            raise ValueError(f"expected cells for each of {self.n_out} columns, got {len(self.cells)}")
-        if self.levels and self.kind != "to_image":
-            raise ValueError(f"expected levels of the pixels of a decoder alone, got {self}")
-        if self.levels not in _LEVELS:
-            raise ValueError(f"expected levels of {' or '.join(map(str, _LEVELS))}, got {self.levels!r}")
-        if self.class_maps and (self.kind != "to_image" or not self.n_classes):
-            raise ValueError(f"expected maps for each class of a decoder of images with classes alone, got {self}")
-        if min(self.n_in, self.n_out, self.width, self.depth) < 1:
-            raise ValueError(f"expected sizes of at least 1, got {self}")
-
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """Height, width and channels."""
-        assert self.image is not None
-        return self.image
+    def output_cells(self) -> Cells | None:
+        """The cells of the columns of a decoder's output, if any has cells."""
+        return LevelCells(float(self.levels)) if self.levels else join_cells(self.cells)
 
 
-def parameter_shapes(spec: NetworkSpec) -> Shapes:
-    """Name and shape of every parameter, from input to output."""
-    if spec.kind in _OF_IMAGES:
-        return _OF_IMAGES[spec.kind].shapes(spec)
-    shapes = dict(_TRUNK_SHAPES[spec.kind](spec))
-    for head in spec.heads:
-        shapes |= dense_shapes(head, spec.width + spec.n_classes, spec.n_out)
-    return shapes
+@dataclass(frozen=True)
+class DiscriminatorSpec:
+    """Hidden layers of these widths with LeakyReLU, as in the paper; its authors' code has BatchNorm and tanh.
+
+    With an `image`, all layers but the last are convolutions.
+    """
+
+    kind: ClassVar[str] = "discriminator"
+
+    n_in: int
+    n_classes: int = 0
+    widths: tuple[int, ...] = (256, 256, 128, 64)
+    activation: str = "leaky_relu"
+    has_batch_norm: bool = False  # in dense layers, with the statistics of each batch: no density depends on it
+    image: Image | None = None
 
 
-def n_products(spec: NetworkSpec) -> int:
-    """Products of a number and a weight that one row takes, about: each weight once, those of a convolution for every
-    pixel."""
-    pixels = image_networks.pixels_by_layer(spec) if spec.kind in _OF_IMAGES else {}
-    shapes = parameter_shapes(spec)
-    return sum(prod(shape) * pixels.get(name.partition("/")[0], 1) for name, shape in shapes.items())
+Spec = NetworkSpec | DiscriminatorSpec
 
 
-def initial_parameters(spec: NetworkSpec, seed: int, name: str) -> dict[str, tf.Tensor]:
-    """The parameters with which the network of this name starts under this seed."""
-    return parameter.initial(parameter_shapes(spec), seed, name)
+def parameter_shapes(spec: Spec) -> Blueprint:
+    """The shape of every parameter by name, from input to output: the network runs once on a row of zeros."""
+    blueprint = Blueprint()
+    apply(spec, blueprint, tf.zeros([1, spec.n_in]), tf.zeros([1, spec.n_classes]) if spec.n_classes else None)
+    return blueprint
+
+
+def n_products(spec: Spec) -> int:
+    """Approximate number of multiplications per row: each weight once, those of a convolution for every pixel."""
+    return parameter_shapes(spec).n_products
+
+
+def initial_parameters(spec: Spec, seed: int, name: str) -> dict[str, tf.Tensor]:
+    """The random initial parameters of the network of this name under this seed."""
+    return layers.initialise(parameter_shapes(spec), seed, name)
 
 
 def apply(
-    spec: NetworkSpec, parameters: Parameters, x: tf.Tensor, y: tf.Tensor | None = None,
-    statistics: Statistics | None = None,
-) -> tuple[tf.Tensor, ...]:  # fmt: skip
+    spec: Spec, parameters: Parameters, x: tf.Tensor, y: tf.Tensor | None = None, statistics: Statistics | None = None
+) -> Outputs:
     """The output of each head. x (…, n_in), one-hot y (…, n_classes) -> a tuple of (…, n_out).
 
-    There may be any number of leading axes; y has as many as x, where 1 stands for any length. `statistics` is for
-    networks of images that learn, see `batch_norm`.
+    x may have any number of leading axes. y has as many, where a length of 1 is broadcast. `statistics` is for networks
+    of images in training, see `batch_norm`.
     """
-    x_rows, y_rows = as_rows(x, y, spec.n_in, spec.n_classes)
-    if spec.kind in _OF_IMAGES:
-        return tuple(like(rows, x) for rows in _OF_IMAGES[spec.kind].body(spec, parameters, x_rows, y_rows, statistics))
-    features = joined(_TRUNKS[spec.kind](spec, parameters, x_rows, y_rows), y_rows)  # (n, width + n_classes)
-    return tuple(like(dense(parameters, head, features), x) for head in spec.heads)
+    x_rows, y_rows = layers.as_rows(x, y, spec.n_in)
+    outputs = _BODIES[spec.kind](spec, parameters, x_rows, y_rows, statistics)
+    return tuple(layers.like(rows, x) for rows in outputs)
 
 
-def _mlp_shapes(spec: NetworkSpec) -> Shapes:
-    shapes: dict[str, tuple[int, ...]] = {}
-    n_in = spec.n_in
-    for k in range(1, spec.depth + 1):
-        shapes |= dense_shapes(f"hidden{k}", n_in + spec.n_classes, spec.width)
-        n_in = spec.width
-    return shapes
+def decoder_variance(spec: NetworkSpec, raw: tf.Tensor) -> tf.Tensor:
+    """The variances of a decoder's columns from its raw output.
+
+    softplus(raw) + VARIANCE_FLOOR, or low + (high - low) (1 - exp(-softplus(raw))) with the bounds of IMAGE_VARIANCE.
+    """
+    if spec.image is None:
+        # TensorFlow computes softplus as max(raw, 0) + log(1 + exp(-|raw|)), which overflows at neither end.
+        return tf.math.softplus(raw) + VARIANCE_FLOOR
+    low, high = IMAGE_VARIANCE
+    return low + (high - low) * tf.sigmoid(raw)  # 1 - exp(-softplus(raw)) is the sigmoid
 
 
-def _mlp(spec: NetworkSpec, parameters: Parameters, x: tf.Tensor, y: tf.Tensor | None) -> tf.Tensor:
+def _mlp(spec: NetworkSpec, parameters: Parameters, x: tf.Tensor, y: tf.Tensor | None, _: Statistics | None) -> Outputs:
     activation = ACTIVATIONS[spec.activation]
     h = x
     for k in range(1, spec.depth + 1):
-        h = activation(dense(parameters, f"hidden{k}", joined(h, y)))  # (n, width)
-    return h
+        h = activation(layers.dense(parameters, f"hidden{k}", layers.join(h, y), spec.width))  # (n, width)
+    return _heads(spec, parameters, layers.join(h, y))
 
 
-def _residual_shapes(spec: NetworkSpec) -> Shapes:
-    shapes = dense_shapes("projection", spec.n_in + spec.n_classes, spec.width)
-    for k in range(1, spec.depth + 1):
-        shapes |= dense_shapes(f"block{k}/dense1", spec.width + spec.n_classes, spec.width)
-        shapes |= layer_norm_shapes(f"block{k}/norm1", spec.width)
-        shapes |= dense_shapes(f"block{k}/dense2", spec.width, spec.width)
-        shapes |= layer_norm_shapes(f"block{k}/norm2", spec.width)
-    return shapes
-
-
-def _residual(spec: NetworkSpec, parameters: Parameters, x: tf.Tensor, y: tf.Tensor | None) -> tf.Tensor:
+def _residual(
+    spec: NetworkSpec, parameters: Parameters, x: tf.Tensor, y: tf.Tensor | None, _: Statistics | None
+) -> Outputs:
     activation = ACTIVATIONS[spec.activation]
-    h = dense(parameters, "projection", joined(x, y))  # (n, width)
+    h = layers.dense(parameters, "projection", layers.join(x, y), spec.width)  # (n, width)
     for k in range(1, spec.depth + 1):
-        branch = activation(dense(parameters, f"block{k}/dense1", joined(h, y)))
-        branch = layer_norm(parameters, f"block{k}/norm1", branch)
-        branch = activation(dense(parameters, f"block{k}/dense2", branch))
-        branch = layer_norm(parameters, f"block{k}/norm2", branch)
-        h = (h + branch) / sqrt(2.0)  # (n, width); the root keeps the size of h level from block to block
-    return h
+        branch = activation(layers.dense(parameters, f"block{k}/dense1", layers.join(h, y), spec.width))
+        branch = layers.layer_norm(parameters, f"block{k}/norm1", branch)
+        branch = activation(layers.dense(parameters, f"block{k}/dense2", branch, spec.width))
+        branch = layers.layer_norm(parameters, f"block{k}/norm2", branch)
+        h = (h + branch) / sqrt(2.0)  # (n, width); the root keeps the scale of h from block to block
+    return _heads(spec, parameters, layers.join(h, y))
 
 
-class _OfImages(NamedTuple):
-    shapes: Callable[[NetworkSpec], Shapes]
-    body: Callable[..., tuple[tf.Tensor, ...]]
+def _heads(spec: NetworkSpec, parameters: Parameters, features: tf.Tensor) -> Outputs:
+    return tuple(layers.dense(parameters, head, features, spec.n_out) for head in spec.heads)
 
 
-_OF_IMAGES: dict[Kind, _OfImages] = {
-    "to_image": _OfImages(image_networks.to_image_shapes, image_networks.to_image),
-    "from_image": _OfImages(image_networks.from_image_shapes, image_networks.from_image),
-}
-_TRUNK_SHAPES: dict[Kind, Callable[[NetworkSpec], Shapes]] = {"mlp": _mlp_shapes, "residual": _residual_shapes}
-_TRUNKS: dict[Kind, Callable[[NetworkSpec, Parameters, tf.Tensor, tf.Tensor | None], tf.Tensor]] = {
+def _to_image(
+    spec: NetworkSpec, parameters: Parameters, z: tf.Tensor, y: tf.Tensor | None, statistics: Statistics | None
+) -> Outputs:
+    """z (n, d), y (n, classes) -> a flat image for each head, (n, h w channels)."""
+    assert spec.image is not None
+    (height, width, channels), c, activation = spec.image, spec.width, ACTIVATIONS[spec.activation]
+    half = halve(height), halve(width)
+    quarter = halve(half[0]), halve(half[1])
+    first = layers.join(z, y)
+    if y is not None and spec.class_maps:
+        # [z, y, z (x) y]: a dense layer of it has a shared map of z and one for each class. (n, d + k + d k)
+        first = tf.concat([first, tf.reshape(z[:, :, None] * y[:, None, :], [-1, z.shape[1] * y.shape[1]])], axis=1)
+    h = activation(layers.dense(parameters, "dense", first, quarter[0] * quarter[1] * 4 * c))
+    h = layers.as_images(h, [*quarter, 4 * c], y)
+    h = layers.transposed_conv(parameters, "conv1", h, 2 * c, half)
+    h = activation(layers.batch_norm(parameters, "norm1", h, statistics))
+    h = layers.transposed_conv(parameters, "conv2", h, c, (height, width))
+    h = activation(layers.batch_norm(parameters, "norm2", h, statistics))
+    h = layers.conv(parameters, "conv3", h, kernel=(3, c), stride=1)
+    h = activation(layers.batch_norm(parameters, "norm3", h, statistics))
+    pixels = tf.reshape(tf.transpose(h, [1, 0, 2, 3]), [-1, c])  # a 1x1 convolution is a dense layer of pixels
+    heads = (layers.dense(parameters, head, pixels, channels) for head in spec.heads)
+    return tuple(tf.reshape(head, [-1, height * width * channels]) for head in heads)
+
+
+def _from_image(
+    spec: NetworkSpec, parameters: Parameters, x: tf.Tensor, y: tf.Tensor | None, statistics: Statistics | None
+) -> Outputs:
+    """Flat images x (n, h w channels) in logit space, y (n, classes) -> (n, n_out) for each head."""
+    assert spec.image is not None
+    c, activation = spec.width, ACTIVATIONS[spec.activation]
+    h = layers.as_images(tf.sigmoid(x), spec.image, y)  # from 0 to 1, as the paper's networks see them
+    for k, (n_out, stride) in enumerate([(c, 2), (2 * c, 2), (4 * c, 1)], start=1):
+        h = layers.conv(parameters, f"conv{k}", h, kernel=(3, n_out), stride=stride)
+        h = activation(layers.batch_norm(parameters, f"norm{k}", h, statistics))
+    features = layers.dense(parameters, "dense", layers.join(layers.flatten(h), y), 8 * c)
+    return _heads(spec, parameters, activation(features))
+
+
+def _discriminator(
+    spec: DiscriminatorSpec, parameters: Parameters, x: tf.Tensor, y: tf.Tensor | None, _: Statistics | None
+) -> Outputs:
+    """How real each row (or latent) looks, as one unbounded number. (n, 1)."""
+    h, widths, activation = x, spec.widths, ACTIVATIONS[spec.activation]
+    if spec.image is not None:
+        pictures = layers.as_images(tf.sigmoid(x), spec.image, y)
+        for k, kernel in enumerate(zip(_DISCRIMINATOR_KERNELS, widths, strict=False), start=1):
+            pictures = activation(layers.conv(parameters, f"conv{k}", pictures, kernel=kernel, stride=2))
+        h, widths = layers.flatten(pictures), widths[len(_DISCRIMINATOR_KERNELS) :]
+    h = layers.join(h, y)  # the condition joins only the first dense layer
+    for k, width in enumerate(widths, start=1):
+        h = layers.dense(parameters, f"hidden{k}", h, width)
+        h = activation(layers.batch_norm(parameters, f"norm{k}", h, {}) if spec.has_batch_norm else h)
+    return (layers.dense(parameters, "output", h, 1),)
+
+
+_BODIES: dict[str, Callable[..., Outputs]] = {
     "mlp": _mlp,
     "residual": _residual,
+    "to_image": _to_image,
+    "from_image": _from_image,
+    "discriminator": _discriminator,
 }

@@ -1,4 +1,1 @@
-"""The report: one self-contained page about a scored data set. Plots are SVG of our own, without any script.
-
-`report_data` says what a page is made from, `page` renders it, `stages/report` reads it from a run.
-"""
+"""The report: `collect` reads a scored set, `trust` judges it, `plots` and `sheets` draw, `page` writes the HTML."""

@@ -1,51 +1,38 @@
-"""`fit`: all stages in order, from a table to figures. Each goes on where it was stopped; what is done is skipped."""
+"""`fit`: all stages in order, from a table to a report. Finished stages are skipped, interrupted ones resume."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
-from bayesnde_cli.artifacts.layout import RunLayout
-from bayesnde_cli.config import DensityConfig, EvaluateConfig, PrepareConfig, RefineConfig, WarmstartConfig
-from bayesnde_cli.data.readers import sources_of
+from bayesnde_cli import stopping
 from bayesnde_cli.errors import BadArtifact, SettingsDiffer, StaleArtifact
-from bayesnde_cli.evaluation.baselines.neural import require_packages
+from bayesnde_cli.formatting import Advance, Report
+from bayesnde_cli.runs.layout import RunLayout
+from bayesnde_cli.settings.resolve import FitSettings
 from bayesnde_cli.stages import prepare
 from bayesnde_cli.stages.evaluate import Evaluated, run_evaluate
-from bayesnde_cli.stages.reading import describe_sources
-from bayesnde_cli.stages.reporting import Advance, Report
-from bayesnde_cli.stages.scoring import Asked, Scored, run_density
-from bayesnde_cli.stages.scoring.engine import EngineFactory
-from bayesnde_cli.stages.training import Trained, run_refine, run_warmstart
+from bayesnde_cli.stages.loading import EngineFactory
+from bayesnde_cli.stages.score import DensityResult, ShardResult, run_density
+from bayesnde_cli.stages.scoring_job import Asked
+from bayesnde_cli.stages.train import Trained, run_refine, run_warmstart
+from bayesnde_cli.tables.model_rows import describe_sources
+from bayesnde_cli.tables.sources import sources_of
 
 STAGES = ("prepare", "warmstart", "refine", "density", "evaluate")
-Made = TypeVar("Made")
-_HINT = (
-    "add --restart to this command: this stage and those after it are made again, what is up to date is kept; "
-    "or keep it and use another run directory with `--run OTHER`"
-)
-
-
-class FitSettings(NamedTuple):
-    """The settings of every stage."""
-
-    prepare: PrepareConfig
-    warmstart: WarmstartConfig
-    refine: RefineConfig
-    density: DensityConfig
-    evaluate: EvaluateConfig
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What `fit` made."""
+    """The results of the stages, and commands to try next."""
 
     run: str
     prepared: prepare.Prepared
     refined: Trained
-    scored: Scored
+    scored: DensityResult | ShardResult
     evaluated: Evaluated
     next_commands: Sequence[str]
 
@@ -59,82 +46,74 @@ class Fitted:
         }
 
     def __str__(self) -> str:
-        lines = [
-            f"run directory: {self.run}",
-            str(self.evaluated),
-            "next:",
-            *(f"  {line}" for line in self.next_commands),
-        ]
-        return "\n".join(lines)
+        commands = [f"  {line}" for line in self.next_commands]
+        return "\n".join([f"run directory: {self.run}", str(self.evaluated), "next:", *commands])
 
 
 def run_fit(
-    layout: RunLayout, data: Sequence[Path], settings: FitSettings, report: Report,
-    *, stdin: BinaryIO, is_restart: bool, is_verbose: bool, factory: EngineFactory,
-) -> Fitted:  # fmt: skip
+    layout: RunLayout,
+    data: Sequence[Path],
+    settings: FitSettings,
+    report: Report,
+    *,
+    stdin: BinaryIO,
+    is_restart: bool,
+    is_verbose: bool,
+    factory: EngineFactory,
+) -> Fitted:
     """Run the stages that are not done; a restart replaces those that were made with other settings or data."""
+    if settings.evaluate.baseline:
+        from bayesnde_cli.competitors import require_packages
 
-    def of(stage: str) -> Report:
-        return _Numbered(report, f"{STAGES.index(stage) + 1}/{len(STAGES)}")
+        require_packages(settings.evaluate.baseline)  # now, and not after hours
+    of = {stage: _NumberedReport(report, f"{index}/{len(STAGES)}") for index, stage in enumerate(STAGES, 1)}
+    run = partial(_run_stage, is_restart=is_restart)
 
-    def score(is_restart: bool) -> Scored:
-        asked = Asked(is_restart=is_restart)
-        scored = run_density(layout, asked, settings.density, of("density"), factory=factory)
-        assert isinstance(scored, Scored)  # no shard was asked for
-        return scored
-
-    def evaluate(is_restart: bool) -> Evaluated:
-        return run_evaluate(layout, Asked(is_restart=is_restart), settings.evaluate, of("evaluate"), factory=factory)
-
-    require_packages(settings.evaluate.baseline)  # now, and not after hours
-    made = partial(_made, is_restart=is_restart)
     sources = sources_of(data, stdin=stdin)  # once: a pipe cannot be read again
     inputs = describe_sources(sources, data)
-    prepared = made(partial(prepare.run_on, layout, sources, inputs, settings.prepare, of("prepare")))
+    prepared = run(partial(prepare.run_on, layout, sources, inputs, settings.prepare, of["prepare"]))
     report.note(str(prepared))
-    train = partial(run_warmstart, layout, settings.warmstart, of("warmstart"), is_verbose=is_verbose)
-    report.note(str(made(train)))
-    refined = made(partial(run_refine, layout, settings.refine, of("refine"), is_verbose=is_verbose))
+    warmstart = partial(run_warmstart, layout, settings.warmstart, of["warmstart"], is_verbose=is_verbose)
+    report.note(str(run(warmstart)))
+    refined = run(partial(run_refine, layout, settings.refine, of["refine"], is_verbose=is_verbose))
     report.note(str(refined))
-    scored = made(score)
+
+    def score(is_restart: bool) -> DensityResult | ShardResult:
+        return run_density(layout, Asked(is_restart=is_restart), settings.density, of["density"], factory=factory)
+
+    def evaluate(is_restart: bool) -> Evaluated:
+        return run_evaluate(layout, Asked(is_restart=is_restart), settings.evaluate, of["evaluate"], factory=factory)
+
+    scored = run(score)
     report.note(str(scored))
-    evaluated = made(evaluate)
-    return Fitted(str(layout.root), prepared, refined, scored, evaluated, _next_commands(layout))
+    evaluated = run(evaluate)
+    commands = [layout.command(name) for name in ("sample 1000", "outliers", "density new.csv --out scored.csv")]
+    return Fitted(str(layout.root), prepared, refined, scored, evaluated, commands)
 
 
-def _made(make: Callable[..., Made], *, is_restart: bool) -> Made:
-    """What a stage makes. A restart replaces what differs only: interrupted and typed again, it goes on."""
+def _run_stage(stage: Callable[..., Result], *, is_restart: bool) -> Result:
+    """The result of a stage. A restart replaces only results that differ: interrupted and run again, it resumes."""
+    stopping.check()
     try:
-        return make(is_restart=False)
-    except (SettingsDiffer, StaleArtifact) as error:
-        if not is_restart:
-            raise type(error)(error.what, found=error.found, hint=_HINT) from error
-    except BadArtifact:
-        if not is_restart:
+        return stage(is_restart=False)
+    except (SettingsDiffer, StaleArtifact, BadArtifact) as error:
+        if not is_restart and isinstance(error, BadArtifact):
             raise
-    return make(is_restart=True)
+        if not is_restart:
+            hint = (
+                "add --restart to this command to replace this stage and those after it; "
+                "or use another run directory with `--run OTHER`"
+            )
+            raise type(error)(error.what, found=error.found, hint=hint) from error
+    return stage(is_restart=True)
 
 
-def _next_commands(layout: RunLayout) -> list[str]:
-    return [layout.command(name) for name in ("sample 1000", "outliers", "density new.csv --out scored.csv")]
-
-
-class _Numbered:
-    """A report whose progress says which stage of how many it is of."""
+class _NumberedReport:
+    """A report whose progress begins with the number of the stage."""
 
     def __init__(self, report: Report, place: str) -> None:
         self._report, self._place = report, place
+        self.note, self.warn, self.table = report.note, report.warn, report.table
 
-    def note(self, text: str) -> None:
-        self._report.note(text)
-
-    def warn(self, text: str) -> None:
-        self._report.warn(text)
-
-    def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        self._report.table(title, header, rows)
-
-    @contextmanager
-    def progress(self, label: str, total: int | None, unit: str) -> Iterator[Advance]:
-        with self._report.progress(f"{self._place} {label}", total, unit) as advance:
-            yield advance
+    def progress(self, label: str, total: int | None, unit: str) -> AbstractContextManager[Advance]:
+        return self._report.progress(f"{self._place} {label}", total, unit)

@@ -1,1 +1,1 @@
-"""Learning the model: the terms of the objectives, the optimizers, the loops, and the diagnostics that choose."""
+"""Fitting the model: objectives, the loop with its checkpoints, recipes, and the selection by validation checks."""

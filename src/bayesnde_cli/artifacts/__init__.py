@@ -1,1 +1,0 @@
-"""The only room that knows a file name of the run directory."""

@@ -1,0 +1,284 @@
+"""Commands that run stages: `fit`, `prepare`, `warmstart`, `refine`, `posterior`, `density`, `slurm`, `evaluate`."""
+
+import functools
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from bayesnde_cli.cli.options import (
+    Call,
+    DataArgument,
+    FormatOption,
+    ShardOption,
+    TableArgument,
+    argument,
+    option,
+    with_options,
+)
+from bayesnde_cli.errors import BadUsage, bad_choice
+from bayesnde_cli.settings.stage_settings import (
+    DensitySettings,
+    EvaluateSettings,
+    PosteriorSettings,
+    PrepareSettings,
+    RefineSettings,
+    SlurmRequest,
+    WarmstartSettings,
+)
+
+if TYPE_CHECKING:
+    from bayesnde_cli.stages.score import DensityResult
+
+_STAGE_OPTIONS = ("run", "restart", "json", "quiet", "verbose")
+
+
+@with_options("assignments", *_STAGE_OPTIONS, config=PrepareSettings)
+def fit(call: Call, config: PrepareSettings, data: TableArgument) -> None:
+    """Go from a table to a report: prepare, warmstart, refine, density of the test rows, evaluate.
+
+    Run it again to resume; finished stages are skipped. --restart replaces stages that were made with other settings
+    or data, and keeps those that are up to date. The options are those of `prepare`; settings of the other stages come
+    from --set, --config or --preset.
+
+    \b
+    Example:
+      bayesnde fit data.csv
+      bayesnde fit data.csv --preset fast --run first
+      bayesnde fit vehicle.csv --condition class --set refine.epochs=50
+    """
+    from bayesnde_cli.settings.resolve import FitSettings
+    from bayesnde_cli.stages.fit import run_fit
+
+    settings = FitSettings(
+        config,
+        call.resolve(WarmstartSettings),
+        call.resolve(RefineSettings),
+        call.resolve(DensitySettings),
+        call.resolve(EvaluateSettings),
+    )
+    fitted = run_fit(
+        call.layout,
+        data,
+        settings,
+        call.console,
+        stdin=call.stdin,
+        is_restart=call.restart,
+        is_verbose=call.is_verbose,
+        factory=call.open_engine,
+    )
+    call.finish(fitted)
+
+
+@with_options("run", "restart", "json", "quiet", config=PrepareSettings)
+def prepare(call: Call, config: PrepareSettings, data: TableArgument) -> None:
+    """Check, type, split and scale a table; the first stage of a run.
+
+    Format, separators, header and column types are detected and shown. The scaling is fitted to training rows only,
+    and log-densities are always reported in the units of the file.
+
+    \b
+    Example:
+      bayesnde prepare data.csv
+      bayesnde prepare bank.csv --drop duration --condition y --run bank
+      bayesnde prepare photos/ --condition label --run photos
+      bayesnde simulate moons --rows 5000 | bayesnde prepare -
+    """
+    from bayesnde_cli.stages import prepare as stage
+
+    call.finish(stage.run(call.layout, data, config, call.console, stdin=call.stdin, is_restart=call.restart))
+
+
+@with_options(*_STAGE_OPTIONS, config=WarmstartSettings)
+def warmstart(call: Call, config: WarmstartSettings) -> None:
+    """Fit the generative model from scratch; the second stage of a run.
+
+    The default objective is the evidence lower bound; --objective egm is the paper's adversarial warm start. The
+    weights of the best validation check are kept; test rows are never read. If it is interrupted, run it again to
+    resume from the last checkpoint; the result is the same.
+
+    \b
+    Example:
+      bayesnde warmstart
+      bayesnde warmstart --latent-dim 8 --epochs 300 --run bank
+      bayesnde warmstart --preset paper-bank --run bank
+    """
+    from bayesnde_cli.stages.train import run_warmstart
+
+    call.finish(run_warmstart(call.layout, config, call.console, is_restart=call.restart, is_verbose=call.is_verbose))
+
+
+@with_options(*_STAGE_OPTIONS, config=RefineSettings)
+def refine(call: Call, config: RefineSettings) -> None:
+    """Refine the warm start; the third stage of a run.
+
+    By default it maximises the importance-weighted bound, an estimate of the marginal likelihood from weighted draws of
+    the encoder. --latent-update posterior uses Markov chains instead; --latent-update map maximises over the latents,
+    as the paper does, and needs its regularisers. Selection, checkpoints and resumption work as in `warmstart`.
+
+    \b
+    Example:
+      bayesnde refine
+      bayesnde refine --draws 16 --run bank
+      bayesnde refine --preset paper-bank --run bank
+    """
+    from bayesnde_cli.stages.train import run_refine
+
+    call.finish(run_refine(call.layout, config, call.console, is_restart=call.restart, is_verbose=call.is_verbose))
+
+
+@with_options(*_STAGE_OPTIONS, config=PosteriorSettings)
+def posterior(
+    call: Call,
+    config: PosteriorSettings,
+    data: DataArgument = None,
+    shard: ShardOption = None,
+    export: Annotated[
+        str | None, option("FORMAT", "Also write all draws to one file: netcdf, which ArviZ reads.")
+    ] = None,
+) -> None:
+    """Draw from the latent posterior of every row, for `density` to use.
+
+    Rows are processed in blocks, and any number of processes can share the work. If it is interrupted, run it again
+    to compute the missing blocks; the result is the same.
+
+    \b
+    Example:
+      bayesnde posterior
+      bayesnde posterior new.csv --draws 400 --run bank
+      bayesnde posterior --shard 3/8
+      bayesnde posterior --export netcdf
+    """
+    from bayesnde_cli.stages.posterior_draws import run_posterior
+
+    if export not in (None, "netcdf"):
+        raise bad_choice("--export", export, ("netcdf",))
+    if export is not None:
+        _refuse_shard(f"--export {export}", shard)
+    asked = replace(call.asked(data, shard), is_exporting=export is not None)
+    call.finish(run_posterior(call.layout, asked, config, call.console, factory=call.open_engine))
+
+
+def _refuse_shard(option: str, shard: str | None) -> None:
+    if shard is not None:
+        raise BadUsage(
+            f"{option.split()[0]} writes the whole result, and --shard computes a part of it",
+            found=f"{option} --shard {shard}",
+            hint="run all shards first, then once without --shard",
+        )
+
+
+@with_options(*_STAGE_OPTIONS, config=DensitySettings)
+def density(
+    call: Call,
+    config: DensitySettings,
+    data: DataArgument = None,
+    shard: ShardOption = None,
+    out: Annotated[
+        Path | None, option("FILE|-", "Also write the table to this file; - is stdout.", "--out", "-o")
+    ] = None,
+    format: FormatOption = None,
+    columns: Annotated[
+        list[str] | None, option("A,B,C", "Columns of --out in this order; patterns work. [default: all]")
+    ] = None,
+) -> None:
+    """Compute the log-density of every row, with its Monte-Carlo error and a verdict.
+
+    Draws that `posterior` made with the same settings are reused. Rows are processed in blocks, and any number of
+    processes can share the work; without --shard, missing blocks are computed and all blocks are combined. A row with
+    missing cells gets the density of its observed cells.
+
+    \b
+    Example:
+      bayesnde density
+      bayesnde density new.csv --out scored.csv --columns row_id,log_density,mc_se
+      bayesnde density --shard 3/8
+    """
+    from bayesnde_cli.cli.table_output import output_format
+    from bayesnde_cli.stages.score import DensityResult, run_density
+
+    if columns and out is None:
+        raise BadUsage("--columns says how to write a table", found="no --out", hint="add --out FILE, or --out -")
+    chosen = output_format(out, format, is_json=call.json)
+    if out is not None:
+        _refuse_shard(f"--out {out}", shard)
+    asked = call.asked(data, shard)
+    outcome = run_density(call.layout, asked, config, call.console, columns=columns or (), factory=call.open_engine)
+    if out is not None and isinstance(outcome, DensityResult):
+        _write_densities(call, outcome, out, chosen)
+    call.finish(outcome, out)
+
+
+def _write_densities(call: Call, scored: "DensityResult", out: Path, format: str) -> None:
+    from bayesnde_cli.cli.table_output import write_rows
+    from bayesnde_cli.runs.parquet_files import iter_batches
+    from bayesnde_cli.stages.score import DENSITY_SCHEMA
+
+    stored = iter_batches(call.layout.density_file(scored.set_name), DENSITY_SCHEMA, scored.columns)
+    batches = (batch.select(scored.columns).replace_schema_metadata(None) for batch in stored)
+    first = next(batches)
+    write_rows(out, format, first.schema, itertools.chain([first], batches))
+
+
+@with_options("assignments", *_STAGE_OPTIONS, config=(DensitySettings, ()), request=SlurmRequest)
+def slurm(
+    call: Call,
+    config: DensitySettings,
+    request: SlurmRequest,
+    data: Annotated[
+        list[Path] | None, argument("[DATA]...", "Files with the columns of the model. [default: the test rows]")
+    ] = None,
+    submit: Annotated[bool, option(None, "Submit both jobs to SLURM.", "--submit")] = False,
+) -> None:
+    """Score rows on a SLURM cluster: write, and optionally submit, an array job and its gather job.
+
+    The scripts are written to the run directory; you can read and change them. A task that runs out of time is queued
+    again; `status` says how to resubmit a shard that failed. Shards that are done or queued are not submitted again.
+    Settings of `density` come from --set, --config or --preset.
+
+    \b
+    Example:
+      bayesnde slurm new.csv --shards 16 --time 01:00:00 --partition cpu
+      bayesnde slurm --gpus-per-task 1 --setup cluster.sh --submit
+      bayesnde slurm --set density.draws=400
+    """
+    from bayesnde_cli.cluster import scripts
+
+    if submit:
+        scripts.require_sbatch()
+    written = scripts.write_jobs(call.layout, call.asked(data), config, request, call.console)
+    if submit and isinstance(written, scripts.ArrayWritten):
+        written = scripts.submit_jobs(written)
+    call.finish(written)
+
+
+@with_options(*_STAGE_OPTIONS, config=EvaluateSettings)
+def evaluate(
+    call: Call,
+    config: EvaluateSettings,
+    data: DataArgument = None,
+    require: Annotated[
+        list[str] | None,
+        option("NAME>=VALUE", "Limit for a value in metrics.json (>=, <=, >, <, ==); repeatable."),
+    ] = None,
+) -> None:
+    """Measure how good the densities are, and compare them with classical estimators on the same rows.
+
+    It reads the densities of the test rows, or of DATA, and writes metrics.json and report.html. The exit code is 5 if
+    a metric fails a --require.
+
+    \b
+    Example:
+      bayesnde evaluate
+      bayesnde evaluate new.csv --json
+      bayesnde evaluate --require 'mean_log_density>=-4.1' --require 'truth.spearman>=0.97'
+    """
+    from bayesnde_cli.stages import loading
+    from bayesnde_cli.stages.evaluate import run_evaluate
+    from bayesnde_cli.stages.measures import check_requirements, parse_requirement
+
+    requirements = [parse_requirement(text) for text in require or ()]
+    models = functools.partial(loading.open_model, is_verbose=call.is_verbose)
+    outcome = run_evaluate(call.layout, call.asked(data), config, call.console, models=models, factory=call.open_engine)
+    call.finish(outcome)
+    check_requirements(requirements, outcome.metrics)

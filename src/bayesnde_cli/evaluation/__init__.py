@@ -1,1 +1,0 @@
-"""How good densities are: figures from arrays. Nothing here reads a file or prints."""

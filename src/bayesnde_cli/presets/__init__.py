@@ -1,1 +1,0 @@
-"""Presets: one TOML file each."""

@@ -1,0 +1,148 @@
+"""Which source decides a setting: flag > --set > environment > --config file > preset > default.
+
+The environment variable of `prepare.scale` is `BAYESNDE_PREPARE_SCALE`.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bayesnde_cli.errors import BadConfig, nearest, nearest_hint
+from bayesnde_cli.settings.declare import SettingsT, StageSettings, check_values
+from bayesnde_cli.settings.stage_settings import (
+    STAGE_SETTINGS,
+    DensitySettings,
+    EvaluateSettings,
+    PrepareSettings,
+    RefineSettings,
+    WarmstartSettings,
+)
+
+
+class FitSettings(NamedTuple):
+    """The settings of every stage."""
+
+    prepare: PrepareSettings
+    warmstart: WarmstartSettings
+    refine: RefineSettings
+    density: DensitySettings
+    evaluate: EvaluateSettings
+
+
+_PRESETS = Path(__file__).resolve().parent / "presets"
+
+
+def resolve(
+    settings: type[SettingsT],
+    *,
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    config_file: Path | None = None,
+    preset: str | None = None,
+    assignments: Sequence[str] = (),
+) -> SettingsT:
+    """The settings of a stage, merged from all sources. Flags that are None were not given."""
+    values: dict[str, Any] = {}
+    if preset is not None:
+        values |= _stage_table(read_preset(preset), settings.stage, where=f"preset {preset}")
+    if config_file is not None:
+        values |= _stage_table(_read_toml(config_file), settings.stage, where=str(config_file))
+    values |= _from_environment(settings, environ or {})
+    values |= _stage_table(_assigned_tables(assignments), settings.stage, where="--set")
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    values |= check_values(settings, given, {name: "--" + name.replace("_", "-") for name in given})
+    return settings(**values)
+
+
+def preset_names() -> list[str]:
+    """The presets that come with the package."""
+    return sorted(path.stem for path in _PRESETS.glob("*.toml"))
+
+
+def read_preset(name: str) -> dict[str, Any]:
+    """The tables of a preset, by stage."""
+    names = preset_names()
+    if name not in names:
+        raise BadConfig(
+            f"there is no preset '{name}'",
+            found=f"presets: {', '.join(names)}",
+            hint=nearest_hint(name, names, "use one of the presets above"),
+        )
+    return _read_toml(_PRESETS / f"{name}.toml")
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    import tomllib  # not needed for `--help`
+
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise BadConfig(
+            f"config file {path} does not exist",
+            found=f"no such file in {'the working directory' if path.parent == Path() else path.parent}",
+            hint="check the path given with --config",
+        ) from None
+    except (ValueError, RecursionError, OSError) as error:  # not TOML, not UTF-8, a huge number, very deep nesting
+        raise BadConfig(
+            f"config file {path} cannot be read",
+            found=f"reason: {error}",
+            hint="it must be a TOML file, UTF-8",
+        ) from None
+
+
+def _from_environment(settings: type[StageSettings], environ: Mapping[str, str]) -> dict[str, Any]:
+    """The settings of a stage that environment variables give."""
+    prefix = f"BAYESNDE_{settings.stage.upper()}_"
+    spelled = {name.removeprefix(prefix).lower(): name for name in environ if name.startswith(prefix)}
+    for key, name in spelled.items():
+        _require_known(key, settings, what=f"environment variable {name} is not a setting", prefix=prefix)
+    return check_values(settings, {key: environ[name] for key, name in spelled.items()}, spelled)
+
+
+def _assigned_tables(assignments: Sequence[str]) -> dict[str, dict[str, str]]:
+    """The assignments `stage.key=value` as the tables of a config file."""
+    tables: dict[str, dict[str, str]] = {}
+    for text in assignments:
+        place, sign, value = text.partition("=")
+        stage, dot, key = place.partition(".")
+        if not (sign and dot and key):
+            raise BadConfig(
+                "--set takes stage.key=value", found=f"found: {text}", hint="for instance --set refine.epochs=50"
+            )
+        tables.setdefault(stage.strip(), {})[key.strip()] = value.strip()
+    return tables
+
+
+def _stage_table(tables: Mapping[str, Any], stage: str, *, where: str) -> dict[str, Any]:
+    """The settings of one stage; the tables of all stages are checked."""
+    found: dict[str, Any] = {}
+    for table_name, table in tables.items():
+        if table_name not in STAGE_SETTINGS or not isinstance(table, Mapping):
+            raise BadConfig(
+                f"{where} has an unknown table or key '{table_name}'",
+                found=f"tables: {', '.join(f'[{name}]' for name in STAGE_SETTINGS)}",
+                hint=nearest_hint(table_name, list(STAGE_SETTINGS), "put settings under their stage's table"),
+            )
+        settings = STAGE_SETTINGS[table_name]
+        spelled = {key.replace("-", "_"): key for key in table}
+        for name, key in spelled.items():
+            _require_known(name, settings, what=f"{where} has an unknown setting '{table_name}.{key}'")
+        values = {name: table[key] for name, key in spelled.items()}
+        checked = check_values(
+            settings, values, {name: f"{where}: {table_name}.{key}" for name, key in spelled.items()}
+        )
+        if table_name == stage:
+            found = checked
+    return found
+
+
+def _require_known(key: str, settings: type[StageSettings], *, what: str, prefix: str = "") -> None:
+    known = list(settings.model_fields)
+    if key not in known:
+        match = nearest(key, known)
+        spelled = f"{prefix}{match.upper()}" if match and prefix else match
+        raise BadConfig(
+            what,
+            found=f"known: {', '.join(known)}",
+            hint=f"did you mean '{spelled}'?" if match else "use one of the known ones",
+        )

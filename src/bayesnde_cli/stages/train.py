@@ -1,0 +1,282 @@
+"""The stages `warmstart` and `refine`: fit the model, resumably, and keep the weights of the best validation check."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from bayesnde_cli.formatting import Report
+from bayesnde_cli.rng import derive_seed
+from bayesnde_cli.rows import Rows
+from bayesnde_cli.runs.files import write_arrays
+from bayesnde_cli.runs.layout import RunLayout
+from bayesnde_cli.runs.manifest import (
+    FileRecord,
+    Manifest,
+    forget_checkpoint,
+    forget_leftover,
+    is_stage_done,
+    require,
+    tidy,
+    workplace,
+)
+from bayesnde_cli.runs.parquet_files import Stamp, read_table, write_table
+from bayesnde_cli.settings.stage_settings import RefineSettings, TrainingSettings, WarmstartSettings
+from bayesnde_cli.stages.loading import read_networks
+from bayesnde_cli.tables.columns import N_LEVELS
+from bayesnde_cli.tables.model_rows import ROWS_SCHEMA, raw_fields, read_schema, read_split, stored_values
+
+if TYPE_CHECKING:
+    from bayesnde_cli.model.coders import Networks
+    from bayesnde_cli.training.loop import Checkpoints, Progress
+    from bayesnde_cli.training.recipes import NoisyValues
+
+# Outputs of earlier stages that a training stage reads.
+_READ = {"prepare": ("train.parquet", "validation.parquet", "schema.json"), "warmstart": ("weights/model.npz",)}
+_ENCODER_ROWS = 8192  # rows that the encoder takes at once
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Result of a training stage."""
+
+    folder: str
+    is_up_to_date: bool
+    epoch: float | None
+    step: int
+    selected_by: str
+    validation_log_density: float
+    validation_se: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        position = f"step {self.step:,}" if self.epoch is None else f"epoch {self.epoch:.6g}"
+        text = (
+            f"{self.folder}: {position} chosen, validation log-density {self.validation_log_density:.4f} "
+            f"± {2 * self.validation_se:.4f} (units of the file, ± 2 standard errors)"
+        )
+        return f"{text} (up to date)" if self.is_up_to_date else text
+
+
+def run_warmstart(layout: RunLayout, config: WarmstartSettings, report: Report, **options: bool) -> Trained:
+    """Fit the model from random weights."""
+    return _run(layout, config, report, reading={"prepare": _READ["prepare"]}, **options)
+
+
+def run_refine(layout: RunLayout, config: RefineSettings, report: Report, **options: bool) -> Trained:
+    """Refine the model of the warm start."""
+    return _run(layout, config, report, reading=_READ, **options)
+
+
+def _run(
+    layout: RunLayout,
+    config: TrainingSettings,
+    report: Report,
+    *,
+    reading: Mapping[str, Sequence[str]],
+    is_restart: bool = False,
+    is_verbose: bool = False,
+) -> Trained:
+    """Train, unless the stage is done: read -> compute -> write."""
+    stage, upstream = config.stage, {name: require(layout, name, reading=names) for name, names in reading.items()}
+    seed = upstream["prepare"].seed if config.seed is None else config.seed
+    config = config.model_copy(update={"seed": seed})
+    inputs: dict[str, FileRecord] = {
+        f"{name}/{output}": {**upstream[name].outputs[output], "path": f"{name}/{output}"}
+        for name, outputs in reading.items()
+        for output in outputs
+    }
+    hashes = {name: entry["sha256"] for name, entry in inputs.items()}
+    identity = {"settings": config.identity() | _image_identity(layout, config), "inputs": hashes}
+    if not is_restart and is_stage_done(layout, stage, identity):
+        tidy(layout, stage)
+        forget_leftover(layout, stage, identity)
+        return _summarise(layout, Manifest.read(layout.manifest_file(stage)), is_up_to_date=True)
+
+    with workplace(layout, stage) as place:
+        from bayesnde_cli.model.backend import load_tensorflow
+
+        device = load_tensorflow(verbose=is_verbose, device=config.device, threads=config.threads).device
+        from bayesnde_cli.training.loop import Checkpoints
+
+        run_id = upstream["prepare"].run_id
+        fitted = _fit(layout, config, Checkpoints(layout, config, identity, is_restart=is_restart), report)
+        outputs = _write(place.folder, layout, fitted, run_id=run_id)
+        check = fitted.progress.checks[fitted.chosen]
+        chosen = {name: check[name] for name in ("phase", "epoch", "step", "marginal")} | {"by": config.select}
+        manifest = place.finish(
+            outputs,
+            fitted.settings,
+            seed=seed,
+            identity=identity,
+            inputs=inputs,
+            run_id=run_id,
+            device=device,
+            result={"chosen": chosen},
+        )
+        forget_checkpoint(layout, stage)
+    return _summarise(layout, manifest, is_up_to_date=False)
+
+
+def _image_identity(layout: RunLayout, config: TrainingSettings) -> dict[str, Any]:
+    """The identity of a model of images apart from its settings: pixel levels, and whether it has class maps."""
+    if not isinstance(config, WarmstartSettings):
+        return {}
+    schema = read_schema(layout)
+    config.check_data(len(schema.classes), are_images=schema.image is not None)
+    if schema.image is None:
+        return {"class_maps": None}
+    levels = {"levels": N_LEVELS} if config.cells else {}
+    settled = config.settle(0, are_images=True, n_classes=len(schema.classes))
+    return levels | {"class_maps": settled.class_maps or None}
+
+
+def _summarise(layout: RunLayout, manifest: Manifest, *, is_up_to_date: bool) -> Trained:
+    selection = read_table(layout.selection_file(manifest.stage), "selection").to_pylist()
+    chosen = next(row for row in selection if row["is_chosen"])
+    return Trained(
+        folder=str(layout.stage_dir(manifest.stage)),
+        is_up_to_date=is_up_to_date,
+        epoch=chosen["epoch"],
+        step=chosen["step"],
+        selected_by=manifest.config["select"],
+        validation_log_density=chosen["marginal"],
+        validation_se=chosen["marginal_se"],
+    )
+
+
+# Reading: the prepared rows, and the weights of the warm start.
+
+
+def read_noisy_values(layout: RunLayout, rows: Rows, seed: int) -> "NoisyValues | None":
+    """The values of the training rows, to draw their noise anew; None for images and if no column has noise."""
+    from bayesnde_cli.training.recipes import NoisyValues
+
+    schema = read_schema(layout)
+    if schema.image is not None or all(feature.map.noise is None for feature in schema.features):
+        return None
+    columns = ["row_id", *(field.name for field in raw_fields(schema))]
+    table = read_table(layout.split_file("train"), ROWS_SCHEMA, columns)
+    return NoisyValues(schema, stored_values(table, schema), rows, seed)
+
+
+def _read_model(
+    layout: RunLayout, config: TrainingSettings, rows: Rows, values: "NoisyValues | None"
+) -> "tuple[Networks, dict[str, Any]]":
+    """Networks and weights before the first round: new ones for `warmstart`, the warm start's for `refine`."""
+    import tensorflow as tf
+
+    from bayesnde_cli.model.coders import Networks
+    from bayesnde_cli.training.recipes import first_weights, fresh_networks
+
+    if not isinstance(config, WarmstartSettings):
+        stored = read_networks(layout, "warmstart")
+        weights = {name: tf.constant(array) for name, array in stored.weights.items()}
+        return Networks(stored.decoder, stored.encoder), weights
+    image = read_schema(layout).image
+    networks = fresh_networks(config, rows.x.shape[1], rows.n_classes, image)
+    if config.cells and values is not None:
+        networks = replace(networks, decoder=replace(networks.decoder, cells=values.cells()))
+    if config.cells and image is not None:
+        networks = replace(networks, decoder=replace(networks.decoder, levels=N_LEVELS))
+    return networks, first_weights(config, networks)
+
+
+# Computing.
+
+
+class _Fitted(NamedTuple):
+    """A trained model."""
+
+    settings: TrainingSettings  # as they were used, with all defaults filled in
+    networks: "Networks"
+    weights: dict[str, np.ndarray]
+    progress: "Progress"
+    chosen: int  # index of the selected validation check
+    rows: Rows  # of training
+
+
+def _fit(layout: RunLayout, config: TrainingSettings, checkpoints: "Checkpoints", report: Report) -> _Fitted:
+    """Train the phases of the stage, from its checkpoint if there is one, and select the best weights."""
+    import tensorflow as tf
+
+    from bayesnde_cli.training import recipes
+    from bayesnde_cli.training import selection as selection_module
+    from bayesnde_cli.training.loop import Training
+
+    train = read_split(layout, "train")
+    config = config.settle(len(train), are_images=read_schema(layout).image is not None, n_classes=train.n_classes)
+    assert config.seed is not None
+    seed = derive_seed(config.seed, config.stage)
+    values = read_noisy_values(layout, train, seed)
+    networks, weights = _read_model(layout, config, train, values)
+    x, y = recipes.as_tensors(train)
+    training = Training(
+        config,
+        recipes.phases_of(config, networks, train),
+        rows_of=lambda epoch: (x if values is None or epoch is None else values.x(epoch), y),
+        check=selection_module.ValidationCheck(config, networks, read_split(layout, "validation")),
+        seed=tf.constant(seed % 2**31, tf.int32),
+    )
+    progress = training.run(weights, checkpoints, report)
+    chosen = selection_module.best_check(progress.checks, config.select)
+    return _Fitted(config, networks, checkpoints.weights(chosen), progress, chosen, train)
+
+
+# Writing: the selected weights, the history, the validation checks, and the latents.
+
+
+def _write(folder: Path, layout: RunLayout, fitted: _Fitted, *, run_id: str) -> list[str]:
+    """Write the outputs of a stage into a folder, and return their names in it."""
+    from bayesnde_cli.training.selection import rank_checks
+
+    stage, checks = fitted.settings.stage, fitted.progress.checks
+    selection = [
+        {**check, "rank": rank, "is_chosen": index == fitted.chosen}
+        for index, (check, rank) in enumerate(zip(checks, rank_checks(checks), strict=True))
+    ]
+    tables = {
+        layout.history_file(stage).name: ("history", _table(fitted.progress.history)),
+        layout.selection_file(stage).name: ("selection", _table(selection)),
+    }
+    if stage == "refine":
+        tables[layout.latents_file().name] = ("latents", _latents(fitted))
+    for name, (schema_name, table) in tables.items():
+        write_table(folder / name, table, Stamp(schema_name, run_id))
+    weights = f"{layout.weights_dir(stage).name}/model.npz"
+    facts = {"decoder": asdict(fitted.networks.decoder), "encoder": asdict(fitted.networks.encoder), "run_id": run_id}
+    write_arrays(folder / weights, fitted.weights, facts)
+    return [*tables, weights]
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> pa.Table:
+    """Rows with the columns of all of them, as phases have different terms; their order does not depend on resuming."""
+    first = ("phase", "round", "epoch", "step", "is_chosen", "marginal", "marginal_se", "plug_in", "rank", "loss")
+    found = {name for row in rows for name in row}
+    names = [*(name for name in first if name in found), *sorted(found.difference(first))]
+    table = pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows])
+    # A column without any value is a column of numbers, too.
+    fields = [item.with_type(pa.float64()) if item.type == pa.null() else item for item in table.schema]
+    return table.cast(pa.schema(fields))
+
+
+def _latents(fitted: _Fitted) -> pa.Table:
+    """The encoder's proposal for every training row: start points of chains."""
+    import tensorflow as tf
+
+    from bayesnde_cli.model.coders import encoder_of
+    from bayesnde_cli.training.recipes import as_tensors
+
+    weights = {name: tf.constant(array) for name, array in fitted.weights.items()}
+    encoder = encoder_of(fitted.networks.encoder, weights)
+    x, y = as_tensors(fitted.rows)
+    pieces = [slice(start, start + _ENCODER_ROWS) for start in range(0, len(fitted.rows), _ENCODER_ROWS)]
+    parts = [encoder(x[piece], None if y is None else y[piece]) for piece in pieces]
+    mean, sd = (tf.concat([getattr(part, name) for part in parts], axis=0).numpy() for name in ("mean", "sd"))
+    lists = [pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1]) for values in (mean, sd)]
+    return pa.table({"row_id": fitted.rows.row_ids, "z_mean": lists[0], "z_sd": lists[1]})

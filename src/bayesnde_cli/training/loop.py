@@ -1,0 +1,274 @@
+"""The training loop: batch, step, record, validation check, checkpoint.
+
+A round is many optimizer steps in one compiled call, made of the functions of an objective. Its state is tensors only
+and seeds are addresses (run, round, step), so an interrupted stage resumes to the same bytes."""
+
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bayesnde_cli import stopping
+from bayesnde_cli.errors import BadArtifact, MissingArtifact, NumericalFailure, SettingsDiffer, Stopped
+from bayesnde_cli.formatting import Report
+from bayesnde_cli.model.layers import Parameters, global_norm
+from bayesnde_cli.runs.files import read_arrays, sweep, write_arrays
+from bayesnde_cli.runs.layout import RunLayout
+from bayesnde_cli.runs.manifest import compare, forget_checkpoint, settings_differ
+from bayesnde_cli.settings.stage_settings import TrainingSettings
+from bayesnde_cli.training.objectives import Data, Losses, Objective, Pace, State
+from bayesnde_cli.training.selection import best_check, n_misses
+
+RunRound = Callable[[State, Data, tf.Tensor], tuple[State, Losses]]
+
+
+def compile_round(objective: Objective, n_steps: int) -> RunRound:
+    """A compiled function (state, data, seed) -> (state, losses) of `n_steps` steps; seed is an int32 scalar.
+
+    Losses are means over the steps. The round ends with the first step that has a loss that is not finite.
+    `first_bad_step` (int32) is the index of that step, or of the last one if weights are not finite after it, else -1.
+    """
+
+    # Nothing here needs AutoGraph, whose analysis takes seconds.
+    @tf.function(jit_compile=True, autograph=False)
+    def run(state: State, data: Data, seed: tf.Tensor) -> tuple[State, Losses]:
+        before = state
+        state, batches = objective.open_round(state, data, seed)
+
+        def step(index, state, totals, _):  # type: ignore[no-untyped-def]
+            state, losses = objective.step(state, batches, index)
+            totals = {name: totals[name] + loss for name, loss in losses.items()}
+            is_finite = tf.reduce_all(tf.math.is_finite(list(losses.values())))
+            return index + 1, state, totals, tf.where(is_finite, -1, index)
+
+        totals = dict.fromkeys(objective.loss_names, tf.constant(0.0))
+        n_done, state, totals, bad_step = tf.while_loop(
+            lambda index, _state, _totals, bad_step: (index < n_steps) & (bad_step < 0),
+            step,
+            (tf.constant(0), state, totals, tf.constant(-1)),
+        )
+        state = objective.close_round(state, before, batches)
+        # An objective keeps the weights of its own networks as a mapping in `extra`.
+        weights = [state.parameters, *(part for part in state.extra if isinstance(part, dict))]
+        is_finite = tf.math.is_finite(tf.add_n([global_norm(part) for part in weights]))
+        bad_step = tf.where(is_finite | (bad_step >= 0), bad_step, n_done - 1)
+        losses = {name: total / tf.cast(n_done, tf.float32) for name, total in totals.items()}
+        return state._replace(round=before.round + 1), losses | {"first_bad_step": bad_step}
+
+    return run
+
+
+@dataclass(frozen=True)
+class Phase:
+    """An objective and for how long it is trained. A stage has one phase or several, each from the last one's best."""
+
+    name: str
+    objective: Objective
+    pace: Pace
+    data: Data = None  # what its rounds read instead of the rows
+    n_settling: int = 0  # rounds in which a validation check without improvement does not count
+    n_checks: int | None = None  # None: as in the settings
+    has_fresh_noise: bool = False  # every epoch sees the rows with its own dequantisation noise
+
+    @cached_property
+    def run(self) -> RunRound:
+        """One round, compiled at its first call."""
+        return compile_round(self.objective, self.pace.steps_per_round)
+
+    def is_check_due(self, n_rounds: int, n_checks: int) -> bool:
+        """Whether a validation check follows this round: `n_checks` are evenly spaced, the last one at the end."""
+        n_checks = min(self.n_checks or n_checks, self.pace.n_rounds)
+        return n_rounds * n_checks // self.pace.n_rounds > (n_rounds - 1) * n_checks // self.pace.n_rounds
+
+    def position(self, n_rounds: int) -> dict[str, Any]:
+        """The position after some rounds, as columns of the history."""
+        rounds_per_epoch = self.pace.rounds_per_epoch
+        epoch = None if rounds_per_epoch is None else n_rounds / rounds_per_epoch
+        step = n_rounds * self.pace.steps_per_round
+        return {"phase": self.name, "round": n_rounds, "epoch": epoch, "step": step}
+
+    def describe(self, n_rounds: int) -> str:
+        """The position after some rounds in words."""
+        position = self.position(n_rounds)
+        return f"step {position['step']:,}" if position["epoch"] is None else f"epoch {position['epoch']:.6g}"
+
+
+@dataclass
+class Progress:
+    """How far a stage has come."""
+
+    phase: int
+    n_rounds: int  # finished in this phase
+    state: Any
+    history: list[dict[str, Any]] = field(default_factory=list)  # a row for each round
+    checks: list[dict[str, Any]] = field(default_factory=list)  # a row for each validation check
+
+
+@dataclass(frozen=True)
+class Training:
+    """The phases of a stage, what they are trained on, and how they are checked."""
+
+    settings: TrainingSettings
+    phases: Sequence[Phase]
+    rows_of: Callable[[int | None], Data]  # the rows with fresh noise of an epoch; None: as prepared
+    check: Callable[[Parameters], dict[str, float | None]]  # figures of weights on validation rows
+    seed: tf.Tensor  # int32 scalar
+
+    def run(self, weights: Parameters, checkpoints: "Checkpoints", report: Report) -> Progress:
+        """Train every phase from `weights`, or resume from the last checkpoint."""
+        select, rounds = self.settings.select, [phase.pace.n_rounds for phase in self.phases]
+        progress = checkpoints.read(lambda index: self._start(index, weights))
+        if progress is None:
+            progress = Progress(0, 0, self._settle(0, weights))
+        else:
+            report.note(f"resuming after {self.phases[progress.phase].describe(progress.n_rounds)}")
+        try:
+            with report.progress(self.settings.stage, sum(rounds), "rounds") as advance:
+                advance(sum(rounds[: progress.phase]) + progress.n_rounds)
+                while True:
+                    stopping.check()
+                    phase = self.phases[progress.phase]
+                    if self._is_check_due(progress):
+                        average = progress.state.average
+                        figures = self.check(average)
+                        progress.checks.append(phase.position(progress.n_rounds) | figures)
+                        checkpoints.write_weights(len(progress.checks) - 1, average)
+                        checkpoints.write(progress)
+                        checkpoints.forget(progress.checks)
+                        report.note(_describe_check(phase, progress))
+                    if not self._is_phase_over(progress):
+                        data = self._data(phase, progress.n_rounds)
+                        state, losses = phase.run(progress.state, data, self.seed)
+                        record = _read_losses(losses, phase, progress.n_rounds)
+                        progress.state, progress.n_rounds = state, progress.n_rounds + 1
+                        progress.history.append(phase.position(progress.n_rounds) | record)
+                        advance(1)
+                    elif progress.phase + 1 < len(self.phases):
+                        best = checkpoints.weights(best_check(progress.checks, select))
+                        best_weights = {name: tf.constant(array) for name, array in best.items()}
+                        state = self._settle(progress.phase + 1, best_weights)
+                        progress.phase, progress.n_rounds, progress.state = progress.phase + 1, 0, state
+                    else:
+                        return progress
+        except Stopped:
+            checkpoints.write(progress)
+            raise
+
+    def _data(self, phase: Phase, n_rounds: int) -> Data:
+        """What the next round of a phase reads."""
+        if phase.data is not None:
+            return phase.data
+        rounds_per_epoch = phase.pace.rounds_per_epoch
+        return self.rows_of(n_rounds // rounds_per_epoch if phase.has_fresh_noise and rounds_per_epoch else None)
+
+    def _start(self, index: int, weights: Parameters) -> State:
+        phase = self.phases[index]
+        return phase.objective.start(weights, self.rows_of(None) if phase.data is None else phase.data)
+
+    def _settle(self, index: int, weights: Parameters) -> State:
+        """The state before the first round of a phase."""
+        state, settle = self._start(index, weights), self.phases[index].objective.settle
+        return settle(state, self.rows_of(None), self.seed) if settle else state
+
+    def _is_check_due(self, progress: Progress) -> bool:
+        phase, last = self.phases[progress.phase], progress.checks[-1:]
+        if last and (last[0]["phase"], last[0]["round"]) == (phase.name, progress.n_rounds):
+            return False
+        if progress.n_rounds == 0:
+            return self.settings.stage == "refine"  # the weights of the warm start are a candidate, too
+        return phase.is_check_due(progress.n_rounds, self.settings.checks)
+
+    def _is_phase_over(self, progress: Progress) -> bool:
+        phase = self.phases[progress.phase]
+        own = [check for check in progress.checks if check["phase"] == phase.name]
+        misses = n_misses(own, self.settings.select, after_round=phase.n_settling)
+        return progress.n_rounds >= phase.pace.n_rounds or 0 < self.settings.patience <= misses
+
+
+def _read_losses(losses: Losses, phase: Phase, n_rounds: int) -> dict[str, float]:
+    """The losses of a round as numbers; `NumericalFailure` if one is not finite."""
+    terms: dict[str, float] = {name: float(value) for name, value in losses.items()}
+    bad_step = int(terms.pop("first_bad_step"))
+    bad = [name for name, value in terms.items() if not math.isfinite(value)]
+    if not bad and bad_step < 0:
+        return terms
+    culprits = [name for name in bad if name != "loss"] or bad or ["the gradient"]
+    raise NumericalFailure(
+        f"a loss is not finite in {phase.name}, step {n_rounds * phase.pace.steps_per_round + bad_step + 1:,}",
+        found=f"terms: {', '.join(culprits)}",
+        hint="the last validation check is kept; try a smaller --learning-rate, with --restart",
+    )
+
+
+def _describe_check(phase: Phase, progress: Progress) -> str:
+    loss = f"loss {progress.history[-1]['loss']:.4f}, " if progress.n_rounds else ""
+    marginal = progress.checks[-1]["marginal"]
+    figure = "not finite" if marginal is None else f"{marginal:.4f}"
+    return f"{phase.name}, {phase.describe(progress.n_rounds)}: {loss}validation log-density {figure}"
+
+
+class Checkpoints:
+    """The checkpoint folder of a stage: its progress, and the weights of validation checks that may be selected."""
+
+    def __init__(
+        self, layout: RunLayout, settings: TrainingSettings, identity: dict[str, Any], *, is_restart: bool = False
+    ) -> None:
+        self._layout, self._identity, self._is_restart = layout, identity, is_restart
+        self._stage, self._select = settings.stage, settings.select
+        self._state_file = layout.checkpoint_file(self._stage)
+
+    def write(self, progress: Progress) -> None:
+        """Save the progress."""
+        leaves = {f"{index:05d}": leaf.numpy() for index, leaf in enumerate(tf.nest.flatten(progress.state))}
+        facts = {"identity": self._identity, "phase": progress.phase, "n_rounds": progress.n_rounds}
+        write_arrays(self._state_file, leaves, facts | {"history": progress.history, "looks": progress.checks})
+
+    def read(self, template: Callable[[int], Any]) -> Progress | None:
+        """The saved progress, its state in the structure of `template(phase)`.
+
+        A checkpoint with another identity, or one that cannot be read, is an error; a restart removes it. A restart
+        that was itself interrupted resumes.
+        """
+        sweep(self._layout.checkpoint_dir(self._stage))
+        if not self._state_file.exists():
+            return None
+        try:
+            arrays, facts = read_arrays(self._state_file)
+            if differences := compare(facts["identity"], self._identity):
+                raise settings_differ(self._layout, self._stage, None, differences)
+            for check in self._kept(facts["looks"]):
+                self.weights(check)
+        except (BadArtifact, MissingArtifact, SettingsDiffer):
+            if not self._is_restart:
+                raise
+            forget_checkpoint(self._layout, self._stage)
+            return None
+        leaves = [tf.constant(arrays[name]) for name in sorted(arrays)]
+        state = tf.nest.pack_sequence_as(template(facts["phase"]), leaves)
+        return Progress(facts["phase"], facts["n_rounds"], state, facts["history"], facts["looks"])
+
+    def write_weights(self, check: int, weights: Parameters) -> None:
+        """Save the weights of a validation check."""
+        arrays = {name: tensor.numpy() for name, tensor in weights.items()}
+        write_arrays(self._layout.look_file(self._stage, check), arrays, {})
+
+    def weights(self, check: int) -> dict[str, np.ndarray]:
+        """The saved weights of a validation check."""
+        return read_arrays(self._layout.look_file(self._stage, check))[0]
+
+    def _kept(self, checks: Sequence[dict[str, Any]]) -> list[int]:
+        """The checks whose weights may still be selected; by rank, any may be."""
+        if self._select == "rank" or not checks:
+            return list(range(len(checks)))
+        return [best_check(checks, self._select)]
+
+    def forget(self, checks: Sequence[dict[str, Any]]) -> None:
+        """Remove the weights of validation checks that can no longer be selected."""
+        with contextlib.suppress(OSError):  # leftovers are removed when the stage is complete
+            for check in set(range(len(checks))).difference(self._kept(checks)):
+                self._layout.look_file(self._stage, check).unlink(missing_ok=True)

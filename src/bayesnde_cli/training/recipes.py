@@ -1,0 +1,213 @@
+"""Networks, phases and number of steps of a training stage, and the noise of its rows in every epoch."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import tensorflow as tf
+
+from bayesnde_cli.model.coders import (
+    Networks,
+    decoder_spec,
+    encoder_spec,
+    image_decoder_spec,
+    image_encoder_spec,
+    initial_autoencoder,
+)
+from bayesnde_cli.model.likelihood import END, ColumnCells
+from bayesnde_cli.model.networks import n_products
+from bayesnde_cli.rng import derive_seed
+from bayesnde_cli.rows import Rows
+from bayesnde_cli.scaling.discrete import noise_inside
+from bayesnde_cli.settings.stage_settings import (
+    FEWEST_EPOCHS,
+    IMAGE_REFINE_STEPS,
+    MOST_EPOCHS,
+    MOST_SMALL_REFINE_EPOCHS,
+    SMALL_REFINE_STEPS,
+    TYPICAL_STEPS,
+    RefineSettings,
+    TrainingSettings,
+    WarmstartSettings,
+)
+from bayesnde_cli.tables.columns import ImageShape
+from bayesnde_cli.tables.schema import Feature, Schema
+from bayesnde_cli.training.loop import Phase
+from bayesnde_cli.training.objectives import (
+    Data,
+    Pace,
+    column_objective,
+    evidence_objective,
+    importance_objective,
+    kl_warm_up_epochs,
+    sort_cells,
+)
+
+# Latent dimension: the number of features up to this many, half of it beyond.
+_FULL_LATENT_FEATURES = 32
+# Fewest steps in an epoch: the batch shrinks for it.
+_LEAST_STEPS = 8
+# Approximate number of operations in one compiled call: seconds on two cores, so that a signal does not wait long.
+_ROUND_OPERATIONS = 2e11
+_EGM_ROUND_STEPS = 50
+# Approximate passes of a batch through decoder and encoder in a step: two in their own, one in that of the critics.
+_EGM_PASSES = 3.0
+# Values of a smaller share of the rows, or with narrower cells in the model's space, are treated as points. It also
+# limits the number of cells in a column, which every row is compared with.
+_LEAST_SHARE, _LEAST_WIDTH = 0.004, 0.02
+
+
+def fresh_networks(
+    settings: WarmstartSettings, n_features: int, n_classes: int, image: ImageShape | None = None
+) -> Networks:
+    """Decoder and encoder for these rows; the settings must be settled."""
+    common = {"width": settings.width, "depth": settings.depth, "activation": settings.activation}
+    if image is not None:
+        shape = image.height, image.width, image.channels
+        assert settings.latent_dim is not None
+        specs = [spec(settings.latent_dim, shape, n_classes) for spec in (image_decoder_spec, image_encoder_spec)]
+        specs[0] = replace(specs[0], class_maps=bool(settings.class_maps))
+    else:
+        full = n_features if n_features <= _FULL_LATENT_FEATURES else math.ceil(n_features / 2)
+        specs = [spec(settings.latent_dim or full, n_features, n_classes) for spec in (decoder_spec, encoder_spec)]
+    return Networks(*(replace(spec, **common) for spec in specs))  # type: ignore[arg-type]
+
+
+def first_weights(settings: TrainingSettings, networks: Networks) -> dict[str, tf.Tensor]:
+    """The random weights before the first phase."""
+    assert settings.seed is not None
+    return initial_autoencoder(
+        networks.decoder, networks.encoder, derive_seed(settings.seed, settings.stage, "weights")
+    )
+
+
+def as_tensors(rows: Rows) -> Data:
+    """Features and one-hot classes as a round reads them."""
+    return tf.constant(rows.x), None if rows.y is None else tf.constant(rows.y)
+
+
+def phases_of(settings: TrainingSettings, networks: Networks, rows: Rows) -> list[Phase]:
+    """The phases of a stage, in order."""
+    sizes = Sizes(settings, networks, len(rows))
+    if isinstance(settings, RefineSettings):
+        return [_refinement(settings, networks, sizes)]
+    assert isinstance(settings, WarmstartSettings)
+    phases = []
+    if settings.objective != "elbo":
+        from bayesnde_cli.training.adversarial import adversarial_objective
+
+        pace = sizes.egm(settings, networks)
+        phases.append(Phase("egm", adversarial_objective(networks, settings, pace), pace))
+    elif settings.column_steps > 0 and networks.decoder.n_in == networks.decoder.n_out:
+        pace, cells = sizes.columns(settings), sort_cells(rows.x, rows.y)
+        phases.append(Phase("columns", column_objective(networks, settings, pace), pace, cells, n_checks=1))
+    if settings.objective != "egm":
+        pace = sizes.epochs(passes=1.0)
+        n_settling = kl_warm_up_epochs(settings, pace) * (pace.rounds_per_epoch or 1)
+        objective = evidence_objective(networks, settings, pace)
+        phases.append(Phase("elbo", objective, pace, n_settling=n_settling, has_fresh_noise=settings.fresh_noise))
+    return phases
+
+
+def _refinement(settings: RefineSettings, networks: Networks, sizes: "Sizes") -> Phase:
+    update = settings.latent_update
+    if update == "importance":
+        pace = sizes.epochs(passes=0.5 * (1 + settings.draws))
+        objective = importance_objective(networks, settings, pace)
+        return Phase(update, objective, pace, has_fresh_noise=settings.fresh_noise)
+    from bayesnde_cli.training.latents import latent_objective
+
+    passes = 1.0 if update == "map" else 0.5 * (settings.transitions * (settings.leapfrogs + 1) + 1)
+    pace = sizes.epochs(passes=passes)
+    return Phase(update, latent_objective(networks, settings, pace), pace)
+
+
+class Sizes:
+    """Batch size, epochs and rounds for a number of rows."""
+
+    def __init__(self, settings: TrainingSettings, networks: Networks, n_rows: int) -> None:
+        self.n_rows = n_rows
+        # A small table also gets several steps an epoch.
+        self.batch_rows = max(1, min(settings.batch_rows, n_rows // _LEAST_STEPS))
+        self.steps_per_epoch = n_rows // self.batch_rows
+        self.n_epochs = settings.epochs or self._epochs_of_steps(settings, networks)
+        self._products = sum(n_products(spec) for spec in (networks.decoder, networks.encoder))
+
+    def _epochs_of_steps(self, settings: TrainingSettings, networks: Networks) -> int:
+        """Whole epochs with at least the number of steps in the settings, or the default number."""
+        is_refine, steps = isinstance(settings, RefineSettings), settings.steps
+        if is_refine and networks.decoder.image is not None:
+            steps = steps or IMAGE_REFINE_STEPS
+        if steps:
+            return math.ceil(steps / self.steps_per_epoch)
+        is_small_refine = is_refine and networks.decoder.kind == "mlp"
+        steps = SMALL_REFINE_STEPS if is_small_refine else TYPICAL_STEPS
+        most = MOST_SMALL_REFINE_EPOCHS if is_small_refine else MOST_EPOCHS
+        return min(max(math.ceil(steps / self.steps_per_epoch), FEWEST_EPOCHS), most)
+
+    def _steps_in_seconds(self, passes: float) -> float:
+        """Steps that take a few seconds, where a step passes each row through the networks `passes` times."""
+        return _ROUND_OPERATIONS / (6.0 * passes * self._products * self.batch_rows)
+
+    def epochs(self, *, passes: float) -> Pace:
+        """Epochs in equal rounds of a few seconds each."""
+        steps = self.steps_per_epoch
+        fewest = min(max(1, round(steps / self._steps_in_seconds(passes))), steps)
+        # Steps beyond equal rounds wait for another epoch: choose the number of rounds that leaves fewest.
+        rounds = min(range(fewest, min(2 * fewest, steps) + 1), key=lambda n: steps % n)
+        return Pace(self.n_rows, self.batch_rows, steps // rounds, self.n_epochs * rounds, rounds)
+
+    def columns(self, settings: WarmstartSettings) -> Pace:
+        """Rounds of the column start."""
+        n_rounds = math.ceil(settings.column_steps / max(1.0, self._steps_in_seconds(1.0)))
+        return Pace(self.n_rows, self.batch_rows, math.ceil(settings.column_steps / n_rounds), n_rounds)
+
+    def egm(self, settings: WarmstartSettings, networks: Networks) -> Pace:
+        """Rounds of the adversarial warm start; those of images have fewer steps."""
+        at_once = _EGM_ROUND_STEPS
+        if networks.decoder.image is not None:
+            at_once = min(at_once, max(1, int(self._steps_in_seconds(_EGM_PASSES))))
+        n_rounds = math.ceil(settings.egm_steps / at_once)
+        batch_rows = min(settings.batch_rows, self.n_rows)
+        return Pace(self.n_rows, batch_rows, math.ceil(settings.egm_steps / n_rounds), n_rounds)
+
+
+class NoisyValues:
+    """Training rows as values with dequantisation noise, drawn anew for every epoch."""
+
+    def __init__(self, schema: Schema, values: np.ndarray, rows: Rows, seed: int) -> None:
+        self._schema, self._values, self._rows, self._seed = schema, values, rows, seed
+        self._last: tuple[int, tf.Tensor] | None = None  # epoch, and its rows
+
+    def x(self, epoch: int) -> tf.Tensor:
+        """The rows in the model's space with the noise of an epoch. (rows, p) float32.
+
+        With the same noise in every epoch the model would memorise the noise of a small table.
+        """
+        if self._last is None or self._last[0] != epoch:
+            seed, x = derive_seed(self._seed, "dequantize", epoch), self._rows.x.copy()
+            for position, feature in enumerate(self._schema.features):
+                if feature.map.noise is not None:
+                    x[:, position] = feature.scale(self._values[:, position], self._rows.row_ids, seed)[0]
+            self._last = epoch, tf.constant(x)
+        return self._last[1]
+
+    def cells(self) -> tuple[ColumnCells, ...]:
+        """The cells of frequent values in every column with noise."""
+        columns = zip(self._schema.features, self._values.T, strict=True)
+        return tuple(column_cells(feature, values) for feature, values in columns)
+
+
+def column_cells(feature: Feature, values: np.ndarray) -> ColumnCells:
+    """The cells of a column's frequent values in the model's space; none without noise."""
+    inside = None if feature.map.noise is None else noise_inside(feature.map)
+    if inside is None:
+        return ColumnCells()
+    known, counts = np.unique(values, return_counts=True)
+    lower, upper = (edge.astype(np.float32) for edge in feature.cells(known))  # rows are looked up in float32
+    upper[:-1] = np.where(np.diff(known) == 1.0, lower[1:], upper[:-1])  # neighbours touch, to the last bit
+    is_kept = (counts >= _LEAST_SHARE * len(values)) & (upper - lower >= _LEAST_WIDTH)
+    for edge in (lower, upper):  # a cell is kept whole or not at all
+        is_kept &= np.isinf(edge) | (np.abs(edge) <= END)
+    first, last = (tuple(np.clip(edge[is_kept], -END, END).tolist()) for edge in (lower, upper))
+    return ColumnCells(first, last, *inside)

@@ -2,9 +2,9 @@
 
 An error prints as
 
-    error: density/test has 37 of 40 blocks
-      missing: 4, 12, 20
-    hint: run `bayesnde density --shard 5/8`
+    error: density/test is missing or incomplete
+      no run/density/test/manifest.json
+    hint: run `bayesnde density`
 
 The class decides the exit code. Any exception that is neither a `BayesndeError` nor `Stopped` is a bug and keeps its
 traceback.

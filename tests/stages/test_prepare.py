@@ -264,7 +264,7 @@ def test_ids_noise_and_messages_follow_the_position_in_the_file(
     bayesnde: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beyond the first batch, and after dropped rows."""
-    monkeypatch.setattr(survey, "BATCH_ROWS", 100)
+    monkeypatch.setattr(survey, "MAX_BATCH_ROWS", 100)
     n_rows, bad, dropped = 300, 260, {5, 70, 200}
     counts = np.random.default_rng(0).poisson(4.0, n_rows)
     cells = ["" if row in dropped else str(count) for row, count in enumerate(counts)]

@@ -27,7 +27,7 @@ from bayesnde_cli.settings.stage_settings import STAGE_SETTINGS
 from bayesnde_cli.tables.columns import Kind
 from bayesnde_cli.tables.model_rows import read_schema, read_split
 from bayesnde_cli.tables.schema import Schema
-from bayesnde_cli.tables.survey import LINEAR_CHECK_ROWS, linear_relations
+from bayesnde_cli.tables.survey import LINEAR_CHECK_ROWS, SPIKE_SHARE, linear_relations
 
 if TYPE_CHECKING:
     from bayesnde_cli.report.sheets import ImageSheets
@@ -36,8 +36,6 @@ _TRAINING_STAGES = ("warmstart", "refine")
 # Rows in the plots, rows of lowest density, and their columns in the table.
 _MAX_PLOT_ROWS, _N_LOWEST, _MAX_LOWEST_COLUMNS = 5000, 10, 40
 _MAX_LOSS_RECORDS = 400
-# One value in more than this share of the rows makes a continuous column spiked, as in `prepare`.
-_SPIKE_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -367,7 +365,7 @@ def find_doubtful_columns(schema: Schema, x_scaled: np.ndarray) -> tuple[dict[st
     for index, feature in enumerate(schema.features):
         if feature.kind is Kind.CONTINUOUS and feature.map.noise is None:
             share = np.unique(x_scaled[:, index], return_counts=True)[1].max() / len(x_scaled)
-            if share > _SPIKE_SHARE:
+            if share > SPIKE_SHARE:
                 spikes[feature.name] = float(share)
     some = x_scaled[:LINEAR_CHECK_ROWS].astype(np.float64)
     values = np.stack([feature.map.inverse(some[:, index]) for index, feature in enumerate(schema.features)], axis=1)

@@ -1,7 +1,7 @@
 """Manifests: what a stage was made from, with what, and what it made; and how a stage's folder is made and removed.
 
 A manifest is written last, so present means complete. Inputs inside the run are named by their path below the run
-directory (`prepare/train.parquet`), the user's files by their role (`data`). Outputs are named by their path below the
+directory (`prepare/train.parquet`), the user's files as `data-0`, `data-1`, …. Outputs are named by their path below the
 stage's folder. A stage checks the SHA-256 of what it reads once, against the manifest of the stage that wrote it.
 """
 

@@ -1,4 +1,4 @@
-"""How a setting is declared, how its value is checked, and what a wrong value is told.
+"""How a setting is declared, how its value is checked, and the message for a wrong value.
 
 A stage's settings are a frozen pydantic model. pydantic checks types, ranges and choices; this module adds the help
 text and the group of every setting, accepts the texts of flags and environment variables, and turns pydantic's errors

@@ -177,7 +177,7 @@ def outlier_labels(rows: Rows, schema: Schema) -> np.ndarray | None:
 
 
 def make_metrics(job: EvaluateJob, model: Model, factory: EngineFactory, report: Report) -> dict[str, Any]:
-    """The document."""
+    """metrics.json, section by section."""
     schema, layout, run_id = read_schema(job.layout), job.layout, job.scored.run_id
     table = read_table(layout.density_file(job.data.name), Stamp(DENSITY_SCHEMA, run_id), _SCORES)
     scores = {name: table[name].to_numpy() for name in _SCORES}
@@ -196,7 +196,7 @@ def make_metrics(job: EvaluateJob, model: Model, factory: EngineFactory, report:
         **found.accuracy(factory),
         **found.own_rows(model),
         "baselines": found.baselines(),
-        "reasons": found.reasons,
+        "reasons": found.reasons,  # last: the sections above fill it
     }
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from bayesnde_cli import stopping
 from bayesnde_cli.inference.diagnostics import Draws
+from bayesnde_cli.model.backend import seed_pair
 from bayesnde_cli.rng import bits_at, derive_seed
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.runs.files import read_arrays
@@ -186,7 +187,7 @@ class Model:
         """Rows of the model, (rows, p) float32."""
         from bayesnde_cli.model.likelihood import draw_rows
 
-        return np.asarray(draw_rows(self.decoder, n_rows, self.latent_dim, _seed_pair(seed), y=_tensor(y)))
+        return np.asarray(draw_rows(self.decoder, n_rows, self.latent_dim, seed_pair(seed), y=_tensor(y)))
 
     @cached_property
     def _score(self) -> Callable[..., Any]:
@@ -221,13 +222,13 @@ class Prior:
 
     def rows(self, seed: int, y: np.ndarray | None = None) -> np.ndarray:
         """A block of rows x, (rows, p) float32; y (rows, classes) one-hot, for a conditional model."""
-        rows = self._rows(_seed_pair(seed), _tensor(y)).numpy()
+        rows = self._rows(seed_pair(seed), _tensor(y)).numpy()
         stopping.check()
         return rows
 
     def moments(self, seed: int, y: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of every column at a block of latents from the prior, (latents, p) float32 each."""
-        mean, variance = self._moments(_seed_pair(seed), _tensor(y))
+        mean, variance = self._moments(seed_pair(seed), _tensor(y))
         stopping.check()
         return mean.numpy(), variance.numpy()
 
@@ -236,10 +237,6 @@ def _tensor(array: Any) -> Any:
     import tensorflow as tf
 
     return None if array is None else tf.constant(array)
-
-
-def _seed_pair(seed: int) -> Any:
-    return _tensor(np.array([seed % 2**31, seed // 2**31 % 2**31], np.int32))
 
 
 def images_at_once(decoder: "NetworkSpec") -> int | None:

@@ -334,7 +334,7 @@ class DensityWork(Work):
 
     def compute(self, block: int) -> None:
         rows, n_rows = self.rows.block(*self.plan.rows(block)), self.plan.block_rows
-        # As rows are: draws read from disk then equal draws made now, including the rows that fill up the block.
+        # Padded as rows are, the last row repeated: draws on disk lack the padding, and must equal draws made now.
         index = np.minimum(np.arange(n_rows), len(rows) - 1)
         draws = Draws(*(array[index] for array in self._draws(block, rows)))
         seed = derive_seed(self.plan.seed, self.plan.stage, block)
@@ -391,8 +391,9 @@ def _density_table(rows: Rows, figures: dict[str, np.ndarray], columns: pa.Schem
     values["verdict"] = values["verdict"].astype(object)
     for name, value in _OF_NO_CELLS.items():
         values[name][rows.n_observed == 0] = value
-    values["log_density_is"] = values["log_density_is"] + rows.log_jacobian
+    # The engine's estimates are in the model's space; of these columns only `log_density_scaled` stays there.
     values["log_density"] = values["log_density_scaled"] + rows.log_jacobian
+    values["log_density_is"] = values["log_density_is"] + rows.log_jacobian
     values |= {"row_id": rows.row_ids, "n_observed": rows.n_observed}
     arrays = []
     for column in columns:

@@ -20,11 +20,10 @@ from bayesnde_cli.settings.stage_settings import PrepareSettings
 from bayesnde_cli.tables import columns
 from bayesnde_cli.tables.columns import ColumnFacts, Kind, Roles, listed, match_columns, quoted, refuse_cells
 from bayesnde_cli.tables.schema import check_truth, noise_fractions, outlier_codes
-from bayesnde_cli.tables.sources import check_memory
+from bayesnde_cli.tables.sources import MAX_BATCH_ROWS, check_memory
 from bayesnde_cli.tables.splits import MIN_ROWS
 
-BATCH_ROWS = 65_536
-BATCH_CELLS = 64 * BATCH_ROWS  # wider tables come in smaller batches
+BATCH_CELLS = 64 * MAX_BATCH_ROWS  # wider tables come in smaller batches
 # The square of a larger number is not finite.
 LARGEST = 1e150
 # The memory of a row, at least, before columns are counted: tables of ten million rows took 200.
@@ -34,7 +33,7 @@ LONGEST_WORD = 10_000
 # A wider table is shown by its first columns.
 _MAX_SHOWN = 60
 # A continuous column of which one value makes up more than this share has a spike, not a density.
-_SPIKE_SHARE = 0.1
+SPIKE_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class StagedTable:
         """Batches of rows, each with the position of its first row."""
         first_row = 0
         n_cells = sum(getattr(item.type, "list_size", 1) for item in self.types)
-        batch_rows = min(BATCH_ROWS, max(1, BATCH_CELLS // n_cells))
+        batch_rows = min(MAX_BATCH_ROWS, max(1, BATCH_CELLS // n_cells))
         with pq.ParquetFile(self.file, pre_buffer=False) as file:  # buffered ahead, it would be held whole
             for batch in file.iter_batches(batch_size=batch_rows):
                 yield first_row, batch
@@ -344,7 +343,7 @@ def _warn_about_features(staged: StagedTable, facts: Mapping[str, ColumnFacts], 
     for name, fact in facts.items():
         if fact.kind is Kind.LATTICE and fact.n_distinct == n_rows == fact.maximum - fact.minimum + 1:
             report.warn(f"column '{name}' numbers the rows; keep it aside with --id {quoted(name)} or use --drop")
-        if fact.kind is Kind.CONTINUOUS and fact.top_share > _SPIKE_SHARE:
+        if fact.kind is Kind.CONTINUOUS and fact.top_share > SPIKE_SHARE:
             share = min(round(100 * fact.top_share), 99)  # all would be a constant column
             report.warn(
                 f"{share}% of the rows have {name} = {fact.top_value:g}: a continuous density is not defined there, "

@@ -1,8 +1,9 @@
 """Manifests: what a stage was made from, with what, and what it made; and how a stage's folder is made and removed.
 
 A manifest is written last, so present means complete. Inputs inside the run are named by their path below the run
-directory (`prepare/train.parquet`), the user's files as `data-0`, `data-1`, …. Outputs are named by their path below the
-stage's folder. A stage checks the SHA-256 of what it reads once, against the manifest of the stage that wrote it.
+directory (`prepare/train.parquet`), the user's files as `data-0`, `data-1` and so on. Outputs are named by their path
+below the stage's folder. A stage checks the SHA-256 of what it reads once, against the manifest of the stage that wrote
+it.
 """
 
 import contextlib

@@ -124,7 +124,7 @@ def _run(
 
 
 def _image_identity(layout: RunLayout, config: TrainingSettings) -> dict[str, Any]:
-    """What decides a warm start besides its settings: pixel levels and class maps of images; for tables, no class maps."""
+    """What decides a warm start besides its settings: pixel levels and class maps of images."""
     if not isinstance(config, WarmstartSettings):
         return {}
     schema = read_schema(layout)

@@ -195,6 +195,7 @@ def fitted() -> Iterator[Fitted]:
         yield roundtrip_fit(SMALL, n_draws=1000)(TRAIN, VALIDATION, 1)
 
 
+@pytest.mark.slow
 def test_a_short_conditional_fit_comes_near_the_density_of_each_class(fitted: Fitted) -> None:
     right, wrong = (fitted.score(replace(EVALUATED, y=EVALUATED.y[:, order])) for order in ([0, 1, 2], [1, 0, 2]))
     assert np.mean(right > wrong) > 0.95

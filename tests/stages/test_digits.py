@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from sklearn.datasets import load_digits
 
 from bayesnde_cli.runs.layout import RunLayout
@@ -14,6 +15,7 @@ from bayesnde_cli.stages.loading import read_networks
 _TRAINING = ["--batch-rows=64", "--checks=1", "--validation-rows=32", "--validation-draws=4", "--generated-rows=50"]
 
 
+@pytest.mark.slow
 def test_digits_are_told_apart(bayesnde: Callable, tmp_path: Path) -> None:
     images, target = load_digits(n_class=4, return_X_y=True)
     images = (15 * images).astype(np.uint8).reshape(-1, 8, 8)

@@ -34,6 +34,7 @@ def _start(run: Path, data: Path, block_rows: int) -> subprocess.Popen[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell a process's peak")
+@pytest.mark.slow
 def test_many_times_the_rows_take_no_more_memory_but_many_times_the_block_does(fitted: Path, tmp_path: Path) -> None:
     few, many = _new_rows(tmp_path / "few.parquet", 70_000), _new_rows(tmp_path / "many.parquet", 300_000)
     runs = [Path(shutil.copytree(fitted, tmp_path / f"run-{index}")) for index in range(3)]

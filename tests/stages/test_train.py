@@ -80,6 +80,7 @@ def _strike(number: int, command: Sequence[object], line_start: str) -> int:
     return process.returncode
 
 
+@pytest.mark.slow
 def test_both_stages_leave_weights_history_selection_and_latents(bayesnde: Callable, warm: Path) -> None:
     refined = bayesnde("refine", "--run", warm, "--epochs=2", *CHECKS, "--json")
     assert refined.code == 0, refined.err
@@ -106,6 +107,7 @@ def test_both_stages_leave_weights_history_selection_and_latents(bayesnde: Calla
     assert [stage["state"] for stage in status["stages"][:3]] == ["done"] * 3
 
 
+@pytest.mark.slow
 def test_a_signal_saves_and_the_next_run_resumes_to_the_same_bytes(bayesnde: Callable, run: Path, warm: Path) -> None:
     # The next phase is compiled after this line, so that the signal is never too late.
     assert _strike(signal.SIGTERM, ["warmstart", "--run", run, *SMALL], "columns, step") == 75
@@ -119,6 +121,7 @@ def test_a_signal_saves_and_the_next_run_resumes_to_the_same_bytes(bayesnde: Cal
     )
 
 
+@pytest.mark.slow
 def test_chains_latents_and_step_sizes_survive_a_kill(bayesnde: Callable, warm: Path, tmp_path: Path) -> None:
     calm = Path(shutil.copytree(warm, tmp_path / "calm"))
     options = ["--epochs=2", *CHECKS, "--latent-update", "posterior", "--burn-in", "2"]
@@ -175,6 +178,7 @@ def test_a_signal_at_a_validation_check_loses_no_weights(
     assert not list((run / "warmstart/checkpoint").iterdir())
 
 
+@pytest.mark.slow
 def test_the_paper_s_two_stages_run_with_every_term_in_the_history(bayesnde: Callable, run: Path) -> None:
     weights = ["adversarial-x", "adversarial-z", "reconstruction-x", "reconstruction-z", "correlation"]
     weights += ["marginal-mmd", "joint-mmd", "sliced-wasserstein", "log-variance", "squared-variance"]

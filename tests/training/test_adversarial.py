@@ -169,6 +169,7 @@ def _score(judges: dict, space: str, rows: tf.Tensor) -> tf.Tensor:
     return coders.discriminate(spec, part_of(judges, f"discriminator_{space}"), rows)
 
 
+@pytest.mark.slow
 def test_a_round_is_the_paper_s_steps_one_after_another(x: tf.Tensor) -> None:
     weights, judges, average, adam, totals = _transcribed_round(x)
     state, found = _rounds(start(0), x, 1)
@@ -298,6 +299,7 @@ def test_what_is_generated_comes_near_the_data(x: tf.Tensor) -> None:
     np.testing.assert_allclose(np.cov(generated.T), [[1.0, 0.8], [0.8, 1.0]], atol=0.25)
 
 
+@pytest.mark.slow
 def test_a_condition_is_learnt_while_an_idle_discriminator_rests() -> None:
     rng = np.random.default_rng(0)
     centres = np.array([[-1.5, 1.0], [1.5, -1.0]])

@@ -135,6 +135,7 @@ def _same_bits(one: State, other: State) -> bool:
     return all(np.array_equal(left.numpy(), right.numpy()) for left, right in pairs)
 
 
+@pytest.mark.slow
 def test_posterior_draws_reach_the_likelihood_of_the_truth_and_its_variance(
     burn_in: Callable, posterior_epoch: Callable
 ) -> None:

@@ -272,6 +272,7 @@ def trained(data: tuple) -> Trained:
     return Trained(evidence, importance, states, losses, seconds, state)
 
 
+@pytest.mark.slow
 def test_the_likelihood_of_a_known_model_is_reached_given_the_class(trained: Trained) -> None:
     (x, y), truth = _rows(1)
     score = marginal_scorer(DECODER, ENCODER, n_draws=64)
@@ -359,6 +360,7 @@ def rows() -> tuple[np.ndarray, np.ndarray]:
     return x.astype(np.float32), np.eye(2, dtype=np.float32)[row_class]
 
 
+@pytest.mark.slow
 def test_the_column_start_is_the_product_of_the_columns_of_each_class(rows: tuple) -> None:
     networks = Networks(*(replace(spec(2, 2, 2), width=32, depth=1) for spec in (decoder_spec, encoder_spec)))
     pace = Pace(4000, 128, 250, 4)

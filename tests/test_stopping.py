@@ -98,7 +98,7 @@ def test_a_command_exits_with_75_if_it_checks_before_its_end(
             stopping.check()
         return 0
 
-    monkeypatch.setattr("bayesnde_cli.cli.main._run", work)
+    monkeypatch.setattr("bayesnde_cli.cli.main.run_command", work)
     assert bayesnde("status") == ((75, "", MESSAGE.format("SIGINT") + "\n") if is_checked else (0, "", ""))
 
 

@@ -158,7 +158,7 @@ def test_without_the_package_the_install_line_is_named_before_the_work(
     outcome = bayesnde("posterior", "--run", run, *SMALL, "--export", "netcdf")
     assert outcome.code == 2
     assert outcome.err == (
-        "error: --export netcdf needs a package that is not installed\n  no h5netcdf\n"
+        "error: --export netcdf needs a package that is not installed\n  no h5netcdf or no xarray\n"
         "hint: run `pip install 'bayesnde[arviz]'`, then the same command again\n"
     )
     assert not (run / "posterior").exists()

@@ -25,7 +25,7 @@ from bayesnde_cli.runs.parquet_files import read_table
 from bayesnde_cli.settings.resolve import read_preset
 from bayesnde_cli.settings.stage_settings import STAGE_SETTINGS
 from bayesnde_cli.tables.columns import Kind
-from bayesnde_cli.tables.model_rows import read_schema, read_split
+from bayesnde_cli.tables.model_rows import read_schema, read_split, to_file_units
 from bayesnde_cli.tables.schema import Schema
 from bayesnde_cli.tables.survey import LINEAR_CHECK_ROWS, SPIKE_SHARE, linear_relations
 
@@ -371,13 +371,3 @@ def find_doubtful_columns(schema: Schema, x_scaled: np.ndarray) -> tuple[dict[st
     values = np.stack([feature.map.inverse(some[:, index]) for index, feature in enumerate(schema.features)], axis=1)
     relations = linear_relations(values, [feature.name for feature in schema.features])
     return spikes, {relation.column: relation.others for relation in relations}
-
-
-def to_file_units(schema: Schema, x_scaled: np.ndarray) -> np.ndarray:
-    """Rows in the units of the file, categories by position, without noise. (rows, p) float64, NaN kept."""
-    values = np.full(x_scaled.shape, np.nan)
-    for index, feature in enumerate(schema.features):
-        is_there = ~np.isnan(x_scaled[:, index])
-        y = feature.map.inverse(x_scaled[is_there, index].astype(np.float64))
-        values[is_there, index] = feature.map.to_value(y)
-    return values

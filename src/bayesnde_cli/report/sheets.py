@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from bayesnde_cli.formatting import format_nats
-from bayesnde_cli.report.collect import read_scaled, to_file_units
+from bayesnde_cli.report.collect import read_scaled
 from bayesnde_cli.report.page import render_template
 from bayesnde_cli.report.plots import Plot
 from bayesnde_cli.rng import bits_at
 from bayesnde_cli.runs.layout import RunLayout
-from bayesnde_cli.tables.model_rows import read_schema
+from bayesnde_cli.tables.model_rows import read_schema, to_file_units
 from bayesnde_cli.tables.schema import Schema
 
 # Images in each row of a sheet: random ones, and those of highest or lowest density. Rows of a sheet without classes.

@@ -42,10 +42,10 @@ from bayesnde_cli.stages.score_classes import score_classes
 from bayesnde_cli.stages.scoring_job import Asked
 from bayesnde_cli.stages.train import run_refine, run_warmstart
 from bayesnde_cli.tables.columns import TRUTH_NAME
-from bayesnde_cli.tables.model_rows import ROWS_SCHEMA, describe_sources, read_schema, read_split
+from bayesnde_cli.tables.model_rows import ROWS_SCHEMA, read_schema, read_split
 from bayesnde_cli.tables.schema import Schema
 from bayesnde_cli.tables.simulator_catalogue import make_simulator, simulate_rows
-from bayesnde_cli.tables.sources import sources_of
+from bayesnde_cli.tables.sources import describe_sources, sources_of
 
 SIMULATED_ROWS, SIMULATED_SEED = 20_000, 1024
 BLOCK_ROWS = 32  # images that are classified, and stored, together

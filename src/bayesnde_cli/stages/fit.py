@@ -18,8 +18,7 @@ from bayesnde_cli.stages.loading import EngineFactory
 from bayesnde_cli.stages.score import DensityResult, ShardResult, run_density
 from bayesnde_cli.stages.scoring_job import Asked
 from bayesnde_cli.stages.train import Trained, run_refine, run_warmstart
-from bayesnde_cli.tables.model_rows import describe_sources
-from bayesnde_cli.tables.sources import sources_of
+from bayesnde_cli.tables.sources import describe_sources, sources_of
 
 STAGES = ("prepare", "warmstart", "refine", "density", "evaluate")
 Result = TypeVar("Result")

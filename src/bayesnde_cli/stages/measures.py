@@ -16,7 +16,7 @@ from scipy.stats import ks_2samp, rankdata
 from bayesnde_cli.errors import BadUsage, RequirementNotMet, escaped, nearest
 from bayesnde_cli.inference.two_columns import PairSums, cell_probability
 from bayesnde_cli.report import plots
-from bayesnde_cli.report.collect import ModelFigures, read_scored, to_file_units
+from bayesnde_cli.report.collect import ModelFigures, read_scored
 from bayesnde_cli.report.plots import Column, PairMap
 from bayesnde_cli.rng import derive_seed, generator
 from bayesnde_cli.rows import Rows
@@ -26,7 +26,7 @@ from bayesnde_cli.scaling.column_map import HIGHEST, LOWEST, Logit
 from bayesnde_cli.settings.stage_settings import EvaluateSettings
 from bayesnde_cli.stages.loading import Model
 from bayesnde_cli.tables.columns import Kind
-from bayesnde_cli.tables.model_rows import read_schema, read_split
+from bayesnde_cli.tables.model_rows import read_schema, read_split, to_file_units
 from bayesnde_cli.tables.schema import Feature, Schema
 
 Figures = dict[str, Any]

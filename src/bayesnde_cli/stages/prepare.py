@@ -27,7 +27,7 @@ from bayesnde_cli.settings.stage_settings import PrepareSettings
 from bayesnde_cli.tables import columns, model_rows, splits, survey
 from bayesnde_cli.tables.columns import IMAGE_COLUMN, ColumnFacts, ImageShape, Kind, Roles, listed, quoted
 from bayesnde_cli.tables.schema import Feature, Schema, StoredMap, class_list, noise_fractions
-from bayesnde_cli.tables.sources import LABEL, Source, Table, open_sources, sources_of
+from bayesnde_cli.tables.sources import LABEL, Source, Table, describe_sources, open_sources, sources_of
 from bayesnde_cli.tables.splits import LEFT_OUT, SPLITS
 from bayesnde_cli.tables.survey import StagedTable
 
@@ -68,7 +68,7 @@ def run(
 ) -> Prepared:
     """Prepare the rows of one or several files in the run directory."""
     sources = sources_of(data, stdin=stdin)
-    inputs = model_rows.describe_sources(sources, data)
+    inputs = describe_sources(sources, data)
     return run_on(layout, sources, inputs, config, report, is_restart=is_restart)
 
 

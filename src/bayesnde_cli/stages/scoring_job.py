@@ -19,7 +19,7 @@ from bayesnde_cli.settings.stage_settings import PosteriorSettings
 from bayesnde_cli.tables import model_rows
 from bayesnde_cli.tables.columns import listed
 from bayesnde_cli.tables.schema import Schema, label_fields
-from bayesnde_cli.tables.sources import Source, TextFormat, open_sources, sources_of
+from bayesnde_cli.tables.sources import Source, TextFormat, describe_sources, open_sources, sources_of
 
 # The outputs of earlier stages that decide a row's draws and density.
 _READ = {"prepare": ("schema.json",), "refine": ("weights/model.npz", "latents.parquet")}
@@ -119,7 +119,7 @@ def find_data_set(asked: Asked) -> DataSet:
     if not asked.data:
         return DataSet()
     sources = sources_of(asked.data, stdin=asked.stdin)
-    described = model_rows.describe_sources(sources, asked.data)
+    described = describe_sources(sources, asked.data)
     first = Path("stdin") if str(asked.data[0]) == "-" else asked.data[0]
     name = files.set_name_of(first, [entry["sha256"] for entry in described.values()])
     return DataSet(name, sources, described)

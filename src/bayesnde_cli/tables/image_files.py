@@ -10,7 +10,7 @@ import numpy as np
 from bayesnde_cli.errors import BadInput, escaped
 from bayesnde_cli.tables.binary_files import ArrayTable, Piece, piece_of
 from bayesnde_cli.tables.columns import ImageShape, listed
-from bayesnde_cli.tables.sources import LABEL, Source, check_width
+from bayesnde_cli.tables.sources import LABEL, Source, check_width, refuse_unreadable
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,12 +27,8 @@ class ImageFolder(Source):
     def __init__(self, path: Path, name: str) -> None:
         self.path = path
         self.name = name
-        self.is_gzip = False
-        try:
+        with refuse_unreadable(name):
             found = sorted(_list_files(path))
-        except OSError as error:
-            reason, hint = error.strerror or str(error), "check the folder's permissions"
-            raise BadInput(f"cannot read {name}", found=reason, hint=hint) from error
         self.files = [file for file in found if file.suffix.lower() in SUFFIXES]
         self.n_others = len(found) - len(self.files)
         if not self.files:

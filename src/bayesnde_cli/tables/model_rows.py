@@ -1,26 +1,23 @@
 """Rows in the model's space: from the user's files, in the tables of a run, and back to the user's columns."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bayesnde_cli.errors import BadInput, escaped
+from bayesnde_cli.errors import BadInput
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.runs.files import read_object
 from bayesnde_cli.runs.layout import RunLayout
-from bayesnde_cli.runs.manifest import FileRecord, describe_file, describe_folder
 from bayesnde_cli.runs.parquet_files import read_table
 from bayesnde_cli.tables.columns import IMAGE_COLUMN, LARGEST_EXACT_INTEGER, Kind, listed
 from bayesnde_cli.tables.schema import Feature, Schema, label_columns, label_fields
-from bayesnde_cli.tables.sources import Source, Table, TextFormat
+from bayesnde_cli.tables.sources import Table, TextFormat
 
-# The user's files: how their text is read, and how a manifest records them.
+# How the text of the user's files is read.
 
 # A tab is hard to type in a shell.
 _DELIMITER_WORDS = {"\\t": "\t", "tab": "\t"}
@@ -36,23 +33,6 @@ def text_format(settings: Mapping[str, Any]) -> TextFormat:
         encoding=settings["encoding"],
         missing=tuple(settings["missing_token"]),
     )
-
-
-def describe_sources(sources: Sequence[Source], data: Sequence[Path]) -> dict[str, FileRecord]:
-    """The user's files as a manifest records them: `data` are their paths as given, - for stdin."""
-    records: dict[str, FileRecord] = {}
-    for index, (source, given) in enumerate(zip(sources, data, strict=True)):
-        try:
-            record = describe_folder(source.path, source.files) if source.files else describe_file(source.path)
-        except OSError as error:
-            raise BadInput(
-                f"cannot read {escaped(str(error.filename or source.path))}",
-                found=error.strerror or str(error),
-                hint="check the file's permissions",
-            ) from error
-        path = "-" if str(given) == "-" else os.path.abspath(given)
-        records[f"data-{index}"] = {**record, "path": path.encode("utf-8", "backslashreplace").decode()}
-    return records
 
 
 # Tables of the run: the splits of `prepare`, with the columns of the user, and the rows of other files without them.
@@ -217,6 +197,16 @@ def invert_scaling(feature: Feature, u: np.ndarray) -> GeneratedColumn:
         return GeneratedColumn(value, None)
     fraction = (y - value - noise.low) / noise.width
     return GeneratedColumn(value, np.clip(fraction, _LEAST_FRACTION, 1.0 - _LEAST_FRACTION))
+
+
+def to_file_units(schema: Schema, x_scaled: np.ndarray) -> np.ndarray:
+    """Rows in the units of the file, categories by position, without noise. (rows, p) float64, NaN kept."""
+    values = np.full(x_scaled.shape, np.nan)
+    for index, feature in enumerate(schema.features):
+        is_there = ~np.isnan(x_scaled[:, index])
+        y = feature.map.inverse(x_scaled[is_there, index].astype(np.float64))
+        values[is_there, index] = feature.map.to_value(y)
+    return values
 
 
 def format_cells(feature: Feature, column: GeneratedColumn) -> pa.Array:

@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 
 from bayesnde_cli import stopping
 from bayesnde_cli.errors import BadInput, escaped
+from bayesnde_cli.runs.manifest import FileRecord, describe_file, describe_folder
 from bayesnde_cli.tables.columns import ImageShape, listed, quoted
 
 MAX_BATCH_ROWS = 65_536
@@ -94,20 +95,27 @@ class TextFormat:
 DEFAULT_TEXT = TextFormat()
 
 
+@contextlib.contextmanager
+def refuse_unreadable(name: str) -> Iterator[None]:
+    """Turn the system's refusals to read an input into `BadInput`."""
+    try:
+        yield
+    except OSError as error:
+        found = error.strerror or str(error)
+        place = escaped(str(error.filename)) if error.filename else name
+        raise BadInput(f"cannot read {place}", found=found, hint="check the file's permissions") from error
+
+
 class Source:
     """One input of the user: its bytes, decompressed if they are gzip, and its name in messages."""
 
     files: Sequence[Path] = ()  # the images, relative to `path`, if the input is a folder
+    is_gzip = False
 
     def __init__(self, path: Path, name: str) -> None:
         self.path = path
         self.name = name
-        try:
-            with path.open("rb") as stream:
-                first = stream.read(2)
-        except OSError as error:
-            found, hint = error.strerror or str(error), "check the file's permissions"
-            raise BadInput(f"cannot read {name}", found=found, hint=hint) from error
+        first = self.head(2)
         if not first:
             raise BadInput(f"{name} is empty", found="0 bytes", hint="give a file that holds a table")
         self.is_gzip = first == b"\x1f\x8b"
@@ -115,12 +123,7 @@ class Source:
     @contextlib.contextmanager
     def open(self) -> Iterator[BinaryIO]:
         """Open the decompressed bytes from the start."""
-        try:
-            raw = self.path.open("rb")
-        except OSError as error:  # removed since it was first opened
-            found = error.strerror or str(error)
-            raise BadInput(f"cannot read {self.name}", found=found, hint="check the file's permissions") from error
-        with raw:
+        with refuse_unreadable(self.name), self.path.open("rb") as raw:
             if not self.is_gzip:
                 yield raw
                 return
@@ -189,6 +192,17 @@ def _spool(stream: BinaryIO, name: str) -> Source:
         raise
     weakref.finalize(source, Path(path).unlink, missing_ok=True)
     return source
+
+
+def describe_sources(sources: Sequence[Source], data: Sequence[Path]) -> dict[str, FileRecord]:
+    """Return the inputs as a manifest records them: `data` are their paths as given, - for standard input."""
+    records: dict[str, FileRecord] = {}
+    for index, (source, given) in enumerate(zip(sources, data, strict=True)):
+        with refuse_unreadable(source.name):
+            record = describe_folder(source.path, source.files) if source.files else describe_file(source.path)
+        path = "-" if str(given) == "-" else os.path.abspath(given)
+        records[f"data-{index}"] = {**record, "path": path.encode("utf-8", "backslashreplace").decode()}
+    return records
 
 
 class Table(ABC):

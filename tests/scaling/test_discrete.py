@@ -7,17 +7,17 @@ from hypothesis import strategies as st
 from scipy.stats import geom, kstest, norm
 
 from bayesnde_cli.scaling.column_map import Noise, fit_standard
-from bayesnde_cli.scaling.discrete import fit_categorical, fit_lattice
+from bayesnde_cli.scaling.discrete import LatticeMarginal, fit_categorical, fit_lattice
 
 NOISES = [Noise(-0.5, 0.5), Noise(-0.2, 0.2), Noise(0.0, 1.0)]
 
 
-def fractions(n, seed=0):
+def fractions(n: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).uniform(1e-6, 1.0 - 1e-6, n)
 
 
 @st.composite
-def lattice_maps(draw):
+def lattice_maps(draw: st.DrawFn) -> LatticeMarginal:
     train = np.array(draw(st.lists(st.integers(-300, 300), min_size=1, max_size=60)), dtype=float)
     validation = np.array(draw(st.lists(st.integers(-300, 300), max_size=10)), dtype=float)
     # Repeated, the column has many rows per value and takes the quick background.
@@ -26,7 +26,7 @@ def lattice_maps(draw):
 
 @settings(max_examples=12, deadline=None)
 @given(lattice_maps(), st.lists(st.integers(-1000, 1000), min_size=2, max_size=30, unique=True))
-def test_forward_increases_and_inverse_finds_the_value_again(column_map, values):
+def test_forward_increases_and_inverse_finds_the_value_again(column_map: LatticeMarginal, values: list[int]) -> None:
     value = np.sort(np.array(values, dtype=float))
     fraction = fractions(len(value))
     u, log_slope = column_map.forward(value, fraction)
@@ -39,7 +39,7 @@ def test_forward_increases_and_inverse_finds_the_value_again(column_map, values)
 
 @settings(max_examples=12, deadline=None)
 @given(lattice_maps(), st.integers(-1000, 1000), st.floats(0.05, 0.95))
-def test_the_log_slope_is_the_derivative(column_map, value, fraction):
+def test_the_log_slope_is_the_derivative(column_map: LatticeMarginal, value: int, fraction: float) -> None:
     step = 1e-4
     u, log_slope = column_map.forward(np.full(3, float(value)), fraction + step * np.array([-1.0, 0.0, 1.0]))
     numerical = (u[2] - u[0]) / (2 * step * column_map.noise.width)
@@ -48,7 +48,7 @@ def test_the_log_slope_is_the_derivative(column_map, value, fraction):
 
 @settings(max_examples=4, deadline=None)
 @given(lattice_maps())
-def test_the_cells_of_all_integers_add_up_to_one(column_map):
+def test_the_cells_of_all_integers_add_up_to_one(column_map: LatticeMarginal) -> None:
     value = np.arange(-20_000.0, 20_001.0)
     u, log_slope = column_map.forward(value, np.full(len(value), 0.5))
     mass = np.exp(norm.logpdf(u) + log_slope) * column_map.noise.width
@@ -56,7 +56,7 @@ def test_the_cells_of_all_integers_add_up_to_one(column_map):
     assert 1.0 - 6e-3 < mass.sum() <= 1.0 + 1e-9
 
 
-def test_far_values_are_finite_and_ordered():
+def test_far_values_are_finite_and_ordered() -> None:
     rng = np.random.default_rng(0)
     for train in (rng.integers(0, 10, 300), rng.integers(0, 5_000, 300)):
         column_map = fit_lattice(train.astype(float), train[:50].astype(float))
@@ -69,14 +69,14 @@ def test_far_values_are_finite_and_ordered():
         assert np.all(np.diff(column_map.inverse(np.linspace(-35.0, 35.0, 701))) > 0)
 
 
-def test_values_seen_often_have_their_frequency():
+def test_values_seen_often_have_their_frequency() -> None:
     train = np.repeat([0.0, 1.0, 5.0], [700, 200, 100])
     column_map = fit_lattice(train, train[::10])
     u, log_slope = column_map.forward(np.array([0.0, 1.0, 5.0]), np.full(3, 0.5))
     np.testing.assert_allclose(np.exp(norm.logpdf(u) + log_slope), [0.7, 0.2, 0.1], rtol=0.02)
 
 
-def test_fresh_rows_of_a_geometric_column_become_standard_normal():
+def test_fresh_rows_of_a_geometric_column_become_standard_normal() -> None:
     rng = np.random.default_rng(1)
     train, validation, fresh = (rng.geometric(0.1, n).astype(float) for n in (16_200, 1_800, 20_000))
     column_map = fit_lattice(train, validation)
@@ -88,7 +88,7 @@ def test_fresh_rows_of_a_geometric_column_become_standard_normal():
     assert kstest(fit_standard(train).forward(fresh)[0], norm.cdf).statistic > 0.04
 
 
-def test_a_small_table_of_integers_leans_on_its_background():
+def test_a_small_table_of_integers_leans_on_its_background() -> None:
     rng = np.random.default_rng(3)
     train, validation, fresh = (np.rint(rng.normal(50.0, 20.0, n)) for n in (60, 6, 5_000))
     u, log_slope = fit_lattice(train, validation).forward(fresh, fractions(len(fresh)))
@@ -96,15 +96,15 @@ def test_a_small_table_of_integers_leans_on_its_background():
     assert loss < 0.1
 
 
-def test_a_long_column_of_different_integers_has_a_short_table():
+def test_a_long_column_of_different_integers_has_a_short_table() -> None:
     values = np.random.default_rng(0).integers(0, 10**9, 20_000).astype(float)
     assert len(fit_lattice(values[:18_000], values[18_000:]).values) < 100
 
 
-def test_a_spike_at_zero_is_kept_apart_from_amounts_seen_once():
+def test_a_spike_at_zero_is_kept_apart_from_amounts_seen_once() -> None:
     rng = np.random.default_rng(5)
 
-    def sample(n):
+    def sample(n: int) -> np.ndarray:
         return np.where(rng.random(n) < 0.5, 0.0, np.rint(rng.lognormal(8.0, 1.0, n)))
 
     train, validation, fresh = sample(8_000), sample(900), sample(8_000)
@@ -116,7 +116,7 @@ def test_a_spike_at_zero_is_kept_apart_from_amounts_seen_once():
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_a_narrower_noise_raises_the_density_by_its_width(noise):
+def test_a_narrower_noise_raises_the_density_by_its_width(noise: Noise) -> None:
     train = np.repeat(np.arange(4.0), 100)
     u, log_slope = fit_lattice(train, train[::9], noise=noise).forward(train, fractions(400))
     wide_u, wide_log_slope = fit_lattice(train, train[::9]).forward(train, fractions(400))
@@ -125,7 +125,7 @@ def test_a_narrower_noise_raises_the_density_by_its_width(noise):
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_categories_have_nearly_their_frequencies_and_add_up_to_one(noise):
+def test_categories_have_nearly_their_frequencies_and_add_up_to_one(noise: Noise) -> None:
     train = np.repeat(np.arange(4.0), [600, 300, 100, 0])
     column_map = fit_categorical(train, train[::7], n_categories=4, noise=noise)
     u, log_slope = column_map.forward(np.arange(4.0), np.full(4, 0.5))
@@ -137,7 +137,7 @@ def test_categories_have_nearly_their_frequencies_and_add_up_to_one(noise):
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=50), st.sampled_from(NOISES))
-def test_codes_survive_the_way_there_and_back(codes, noise):
+def test_codes_survive_the_way_there_and_back(codes: list[int], noise: Noise) -> None:
     column_map = fit_categorical(np.array(codes, float), np.array(codes[:5], float), n_categories=7, noise=noise)
     value = np.repeat(np.arange(7.0), 5)
     fraction = np.tile(np.array([1e-6, 0.1, 0.5, 0.9, 1.0 - 1e-6]), 7)
@@ -148,7 +148,7 @@ def test_codes_survive_the_way_there_and_back(codes, noise):
     assert np.array_equal(column_map.to_value(y), value)
 
 
-def test_every_normal_number_has_a_category():
+def test_every_normal_number_has_a_category() -> None:
     column_map = fit_categorical(np.zeros(10), np.zeros(2), n_categories=3)
     codes = column_map.to_value(column_map.inverse(np.linspace(-40.0, 40.0, 801)))
     assert set(codes) == {0.0, 1.0, 2.0}

@@ -13,7 +13,7 @@ from bayesnde_cli.scaling.mixture import Mixture, Tail, fit_mixture
 
 
 @st.composite
-def mixtures(draw):
+def mixtures(draw: st.DrawFn) -> Mixture:
     n_components = draw(st.integers(1, 5))
     reals = st.floats(-5.0, 5.0)
     return Mixture(
@@ -31,7 +31,7 @@ TWO_MODES = Mixture(
 )
 
 
-def reference(mixture, x):
+def reference(mixture: Mixture, x: np.ndarray) -> list[np.ndarray]:
     """cdf, survival and density by scipy.stats, one component at a time."""
     weights = np.append(mixture.weights, mixture.tail.weight)
     weights = weights / weights.sum()
@@ -45,7 +45,7 @@ def reference(mixture, x):
 
 @settings(max_examples=20, deadline=None)
 @given(mixtures(), st.lists(st.floats(-30.0, 30.0), min_size=1, max_size=10))
-def test_it_agrees_with_scipy_component_by_component(mixture, places):
+def test_it_agrees_with_scipy_component_by_component(mixture: Mixture, places: list[float]) -> None:
     x = mixture.centre + mixture.scale * np.array(places)
     cdf, survival, density = reference(mixture, x)
     lower, upper = mixture.tails(x)
@@ -58,7 +58,7 @@ def test_it_agrees_with_scipy_component_by_component(mixture, places):
 
 @settings(max_examples=20, deadline=None)
 @given(mixtures(), st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=20))
-def test_forward_increases_and_inverse_undoes_it(mixture, places):
+def test_forward_increases_and_inverse_undoes_it(mixture: Mixture, places: list[float]) -> None:
     x = mixture.centre + mixture.scale * np.sort(np.array(places))
     u, log_slope = mixture.to_normal(x)
     assert np.all(np.diff(u) >= 0)
@@ -68,7 +68,7 @@ def test_forward_increases_and_inverse_undoes_it(mixture, places):
     assert np.all(np.abs(mixture.from_normal(u) - x) <= allowed)
 
 
-def test_inverse_does_not_circle_around_a_narrow_mode():
+def test_inverse_does_not_circle_around_a_narrow_mode() -> None:
     weights, sds = np.array([0.64, 0.09, 0.09]), np.array([1.0, 0.25, 0.03])
     mixture = Mixture(weights, np.zeros(3), sds, Tail(0.18, 2.0, 2.0), centre=0.0, scale=1.0)
     x = np.linspace(-0.2, 0.2, 401)
@@ -77,7 +77,7 @@ def test_inverse_does_not_circle_around_a_narrow_mode():
 
 @settings(max_examples=20, deadline=None)
 @given(mixtures(), st.floats(-8.0, 8.0))
-def test_the_log_slope_is_the_derivative(mixture, place):
+def test_the_log_slope_is_the_derivative(mixture: Mixture, place: float) -> None:
     x = mixture.centre + mixture.scale * place
     step = 1e-4 * mixture.scale * float(mixture.sds.min())
     around = np.array([x - step, x, x + step])
@@ -89,7 +89,7 @@ def test_the_log_slope_is_the_derivative(mixture, place):
 
 @settings(max_examples=4, deadline=None)
 @given(mixtures())
-def test_the_density_integrates_to_one(mixture):
+def test_the_density_integrates_to_one(mixture: Mixture) -> None:
     # Trapezoids in a, x = centre + scale * sinh(a), which reaches 1e8 scales. Around a = 0 a step of 1e-4 is a
     # 200th of the narrowest s.d.; sinh stretches it up to 5 times at the means farthest out.
     a = np.arange(-19.0, 19.0, 1e-4)
@@ -98,7 +98,7 @@ def test_the_density_integrates_to_one(mixture):
     assert total == pytest.approx(1.0, abs=1e-6)
 
 
-def test_far_values_are_finite_and_ordered_and_lead_back():
+def test_far_values_are_finite_and_ordered_and_lead_back() -> None:
     far = 10.0 ** np.arange(1, 290, 4)
     largest = np.finfo(float).max
     x = np.concatenate([[-largest], 5.0 - far[::-1], 5.0 + far, [largest]])
@@ -112,7 +112,7 @@ def test_far_values_are_finite_and_ordered_and_lead_back():
     np.testing.assert_allclose(TWO_MODES.to_normal(x)[0], u, atol=1e-11)
 
 
-def test_the_mass_of_a_cell_is_the_difference_of_the_distribution_function():
+def test_the_mass_of_a_cell_is_the_difference_of_the_distribution_function() -> None:
     v = np.arange(-40.0, 50.0)
     lower, upper = TWO_MODES.tails(v - 0.5)
     lower_end, upper_end = TWO_MODES.tails(v + 0.5)
@@ -120,7 +120,7 @@ def test_the_mass_of_a_cell_is_the_difference_of_the_distribution_function():
     np.testing.assert_allclose(np.exp(TWO_MODES.log_mass(v)), difference, rtol=1e-9)
 
 
-def test_the_mass_of_a_cell_is_finite_far_out_and_in_wide_columns():
+def test_the_mass_of_a_cell_is_finite_far_out_and_in_wide_columns() -> None:
     assert np.isfinite(TWO_MODES.log_mass(np.array([-1e200, -1e15, 1e12, 1e16]))).all()
     wide = replace(TWO_MODES, scale=1e13)
     v = np.array([-3e13, 0.0, 2e13])
@@ -135,11 +135,11 @@ N_TRAIN, N_VALIDATION, N_FRESH = 16_200, 1_800, 20_000
 LARGEST_DISTANCE = 0.02
 
 
-def three_modes(n_rows, rng):
+def three_modes(n_rows: int, rng: np.random.Generator) -> np.ndarray:
     return rng.choice([-1.0, 0.0, 1.0], n_rows) + 0.1 * rng.normal(size=n_rows)
 
 
-def log_three_modes(x):
+def log_three_modes(x: np.ndarray) -> np.ndarray:
     return np.log(sum(norm.pdf(x, mean, 0.1) for mean in (-1.0, 0.0, 1.0)) / 3.0)
 
 
@@ -155,7 +155,7 @@ TRUTHS = {
 
 
 @pytest.mark.parametrize("name", TRUTHS)
-def test_fresh_rows_become_standard_normal_with_nearly_their_true_log_density(name):
+def test_fresh_rows_become_standard_normal_with_nearly_their_true_log_density(name: str) -> None:
     sampler, truth, tolerance = TRUTHS[name]
     rng = np.random.default_rng(7)
     train, validation, fresh = (sampler(n, rng) for n in (N_TRAIN, N_VALIDATION, N_FRESH))
@@ -167,7 +167,7 @@ def test_fresh_rows_become_standard_normal_with_nearly_their_true_log_density(na
 
 
 @pytest.mark.parametrize("n_rows", [50, 272])
-def test_small_gaussian_tables_lose_little_against_a_gaussian_fit(n_rows):
+def test_small_gaussian_tables_lose_little_against_a_gaussian_fit(n_rows: int) -> None:
     losses = []
     for seed in range(6):
         rng = np.random.default_rng(seed)
@@ -177,14 +177,14 @@ def test_small_gaussian_tables_lose_little_against_a_gaussian_fit(n_rows):
     assert np.mean(losses) < 0.02
 
 
-def test_small_bimodal_tables_gain_much_over_a_gaussian_fit():
+def test_small_bimodal_tables_gain_much_over_a_gaussian_fit() -> None:
     rng = np.random.default_rng(0)
     train, validation, fresh = (rng.choice([-2.0, 2.0], n) + 0.5 * rng.normal(size=n) for n in (45, 5, 2_000))
     ours = np.mean(fit_mixture(train, validation).mixture.log_density(fresh))
     assert ours > np.mean(norm.logpdf(fresh, train.mean(), train.std())) + 0.4
 
 
-def test_the_size_grows_only_if_unseen_rows_gain():
+def test_the_size_grows_only_if_unseen_rows_gain() -> None:
     rng = np.random.default_rng(3)
     gaussian = fit_mixture(rng.normal(size=2_500), rng.normal(size=250))
     assert len(gaussian.mixture.weights) <= 2
@@ -195,7 +195,7 @@ def test_the_size_grows_only_if_unseen_rows_gain():
         assert len(modes.mixture.weights) >= 3
 
 
-def test_units_do_not_matter():
+def test_units_do_not_matter() -> None:
     rng = np.random.default_rng(4)
     train, validation = rng.lognormal(size=2_000), rng.lognormal(size=200)
     plain = fit_mixture(train, validation)
@@ -206,7 +206,7 @@ def test_units_do_not_matter():
     np.testing.assert_allclose(log_slope_moved + np.log(1024.0), log_slope, atol=1e-4)
 
 
-def _with_spike(share, value):
+def _with_spike(share: float, value: float) -> np.ndarray:
     rng = np.random.default_rng(11)
     values = rng.random(300)
     values[rng.random(300) < share] = value
@@ -227,7 +227,7 @@ def _with_spike(share, value):
     ],
     ids=["one row", "constant", "two values", "spike at zero", "one absurd value", "three values", "edge", "middle"],
 )
-def test_ties_spikes_and_tiny_tables_do_not_collapse(train):
+def test_ties_spikes_and_tiny_tables_do_not_collapse(train: np.ndarray) -> None:
     column_map = fit_mixture(train, train[:5])
     x = np.unique(np.concatenate([train, [-1e6, -1.0, 0.5, 1e6]]))
     u, log_slope = column_map.forward(x)

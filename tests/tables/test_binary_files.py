@@ -110,7 +110,13 @@ def test_nan_is_a_missing_cell_and_a_vector_is_one_column() -> None:
 
 
 def test_whole_numbers_as_text_have_no_decimal_point() -> None:
-    np.savez("a.npz", i=np.array([17, 2]), f=np.array([17.0, 2.5]), g=np.float32([0.1, np.nan]), s=np.array(["x", "é"]))
+    np.savez(
+        "a.npz",
+        i=np.array([17, 2]),
+        f=np.array([17.0, 2.5]),
+        g=np.array([0.1, np.nan], np.float32),
+        s=np.array(["x", "é"]),
+    )
     assert read(opened("a.npz"), as_text=["i", "f", "g"]) == {
         "i": ["17", "2"],
         "f": ["17", "2.5"],
@@ -255,7 +261,7 @@ def test_idx_files_that_are_not_tables() -> None:
     ids=["pickled objects", "images of floats", "a key that is a made-up name"],
 )
 def test_npz_files_that_are_not_tables(arrays: dict[str, np.ndarray], start: str) -> None:
-    np.savez("a.npz", **arrays)
+    np.savez("a.npz", **arrays)  # type: ignore[arg-type]
     assert refusal("a.npz").startswith(f"error: {start}")
 
 

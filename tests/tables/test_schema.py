@@ -13,7 +13,7 @@ from bayesnde_cli.tables.columns import ColumnFacts, Kind
 from bayesnde_cli.tables.schema import Feature, Schema, noise_fractions
 
 N_ROWS = 60
-NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=8)
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 
 
 @st.composite
@@ -22,7 +22,7 @@ def columns(draw: st.DrawFn) -> tuple[ColumnFacts, str, list]:
     name, kind = draw(NAMES), draw(st.sampled_from(list(Kind)))
     scale = draw(st.sampled_from(["marginal", "standard", "minmax", "none"]))
     rng = np.random.default_rng(draw(st.integers(0, 10_000)))
-    noise = draw(st.sampled_from([Noise(), Noise(-0.2, 0.2), Noise(0.0, 1.0)]))
+    noise: Noise | None = draw(st.sampled_from([Noise(), Noise(-0.2, 0.2), Noise(0.0, 1.0)]))
     words: tuple[str, ...] = ()
     if kind is Kind.CONTINUOUS:
         noise, cells = None, (10.0 ** draw(st.integers(-6, 6)) * rng.normal(size=N_ROWS)).tolist()
@@ -44,7 +44,7 @@ def _fit(fact: ColumnFacts, scale: str, cells: list, seed: int) -> Feature:
 @given(st.lists(columns(), min_size=1, max_size=3, unique_by=lambda column: column[0].name), st.integers(0, 2**32 - 1))
 @settings(max_examples=15, deadline=None)
 def test_a_schema_survives_json_and_its_values_lead_back_to_the_cells(found: list, seed: int) -> None:
-    features = tuple(_fit(*column, seed) for column in found)
+    features = tuple(_fit(fact, scale, cells, seed) for fact, scale, cells in found)
     batch = pa.RecordBatch.from_pydict({fact.name: cells for fact, _, cells in found})
     schema = Schema(features, seed, condition="y", classes=("a", "b"), id="i")
     again = Schema.from_json(json.loads(json.dumps(schema.to_json(), allow_nan=False)))

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pytest
@@ -144,7 +145,15 @@ def tables(draw: st.DrawFn) -> dict[str, list]:
     encoding=st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "latin-1"]),
     end=st.sampled_from(["\n", "\r\n"]),
 )
-def test_a_written_table_is_read_back(tmp_path_factory, columns, delimiter, decimal, quoting, encoding, end) -> None:
+def test_a_written_table_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory,
+    columns: dict[str, list],
+    delimiter: str,
+    decimal: str,
+    quoting: Literal[0, 1, 2],
+    encoding: str,
+    end: str,
+) -> None:
     decimal = "." if delimiter == "," else decimal
     text = io.StringIO(newline="")
     writer = csv.writer(text, delimiter=delimiter, quoting=quoting, lineterminator=end)
@@ -165,7 +174,9 @@ def test_a_written_table_is_read_back(tmp_path_factory, columns, delimiter, deci
     delimiter=st.sampled_from([",", ";", "\t", "|", " ", "   "]),
     has_header=st.booleans(),
 )
-def test_the_layout_of_a_table_of_numbers_is_detected(tmp_path_factory, rows, delimiter, has_header) -> None:
+def test_the_layout_of_a_table_of_numbers_is_detected(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[list[float]], delimiter: str, has_header: bool
+) -> None:
     names = ["x", "y", "z"] if has_header else ["c1", "c2", "c3"]
     lines = [delimiter.join(names)] * has_header + [delimiter.join(map(repr, row)) for row in rows]
     path: Path = tmp_path_factory.mktemp("detected", numbered=True) / "data.csv"

@@ -12,7 +12,6 @@ from bayesnde_cli.scaling.column_map import (
     HALF_LOG_TWO_PI,
     STORED,
     Affine,
-    Array,
     ColumnMap,
     Noise,
     Numbers,
@@ -35,18 +34,18 @@ class Cells(NamedTuple):
     All three are kept, so that both tails have their full relative precision.
     """
 
-    lower: Array
-    mass: Array
-    upper: Array
+    lower: np.ndarray
+    mass: np.ndarray
+    upper: np.ndarray
 
     def take(self, index: np.ndarray) -> "Cells":
         return Cells(self.lower[index], self.mass[index], self.upper[index])
 
-    def normal_at(self, fraction: Array | Literal[0, 1]) -> Array:
+    def normal_at(self, fraction: np.ndarray | Literal[0, 1]) -> np.ndarray:
         """u at a fraction of each cell. Shape (C,)."""
         return normal_score(self.lower + self.mass * fraction, self.upper + self.mass * (1.0 - fraction))
 
-    def fraction_at(self, u: Array) -> Array:
+    def fraction_at(self, u: np.ndarray) -> np.ndarray:
         """Where u lies in each cell, strictly between 0 and 1. Shape (C,)."""
         mass = np.maximum(self.mass, _LEAST_MASS)
         fraction = np.where(u <= 0, (ndtr(u) - self.lower) / mass, 1.0 - (ndtr(-u) - self.upper) / mass)
@@ -70,7 +69,7 @@ class LatticeMarginal(ColumnMap):
     noise: Noise  # at most as wide as the step of 1
 
     @cached_property
-    def _frequencies(self) -> tuple[Array, Array, Array]:
+    def _frequencies(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Frequency of each value, and the frequencies below and above each place between values, (C + 1,)."""
         n = np.sum(self.counts)
         below = np.concatenate([np.zeros(1), np.cumsum(self.counts)]) / n
@@ -82,7 +81,7 @@ class LatticeMarginal(ColumnMap):
         """The cells of the values seen."""
         return self._cells_at(self.values)
 
-    def _cells_at(self, value: Array) -> Cells:
+    def _cells_at(self, value: np.ndarray) -> Cells:
         w = self.background_weight
         frequency, below, above = self._frequencies
         left = np.searchsorted(self.values, value, side="left")
@@ -93,7 +92,7 @@ class LatticeMarginal(ColumnMap):
         mass = (1.0 - w) * own + w * np.exp(self.background.log_mass(value))
         return Cells(lower, mass, upper)
 
-    def _forward(self, value: Array, fraction: Array) -> tuple[Array, Array]:
+    def _forward(self, value: np.ndarray, fraction: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         index = np.minimum(np.searchsorted(self.values, value), len(self.values) - 1)
         u = self._table.take(index).normal_at(fraction)
         log_mass = np.log(self._table.mass)[index]
@@ -102,7 +101,7 @@ class LatticeMarginal(ColumnMap):
             u[new], log_mass[new] = self._unseen(value[new], fraction[new])
         return u, log_mass + (0.5 * u**2 + (HALF_LOG_TWO_PI - np.log(self.noise.width)))
 
-    def _unseen(self, value: Array, fraction: Array) -> tuple[Array, Array]:
+    def _unseen(self, value: np.ndarray, fraction: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """u and log P(v) of values that are not in the table."""
         cells = self._cells_at(value)
         u = cells.normal_at(fraction)
@@ -112,7 +111,7 @@ class LatticeMarginal(ColumnMap):
             u[far] = np.copysign(ndtri_exp(log_tail), value[far] - self.background.centre)
         return u, np.log(self.background_weight) + self.background.log_mass(value)
 
-    def _inverse(self, u: Array) -> Array:
+    def _inverse(self, u: np.ndarray) -> np.ndarray:
         y = np.empty_like(u)
         starts, ends = self._table.normal_at(0), self._table.normal_at(1)
         gap_after = np.append(np.diff(self.values) > 1, True)
@@ -124,7 +123,7 @@ class LatticeMarginal(ColumnMap):
             y[~is_seen] = self._between(u[~is_seen], index[~is_seen])
         return y
 
-    def _between(self, u: Array, index: np.ndarray) -> Array:
+    def _between(self, u: np.ndarray, index: np.ndarray) -> np.ndarray:
         """y for u after the cell `index` of the table and before the next: the largest integer that starts below u."""
         low = np.where(index >= 0, self.values[index] + 1.0, -np.inf)
         high = np.append(self.values - 1.0, np.inf)[index + 1]
@@ -164,16 +163,16 @@ class CategoricalMarginal(ColumnMap):
         below, above = (np.concatenate([np.zeros(1), np.cumsum(side)[:-1]]) for side in (mass, mass[::-1]))
         return Cells(below, mass, above[::-1])
 
-    def _forward(self, value: Array, fraction: Array) -> tuple[Array, Array]:
+    def _forward(self, value: np.ndarray, fraction: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         index = value.astype(np.int64)
         u = self._cells.take(index).normal_at(fraction)
         return u, np.log(self._cells.mass / self.noise.width)[index] + (0.5 * u**2 + HALF_LOG_TWO_PI)
 
-    def _inverse(self, u: Array) -> Array:
+    def _inverse(self, u: np.ndarray) -> np.ndarray:
         index = np.maximum(np.searchsorted(self._cells.normal_at(0), u, side="right") - 1, 0)
         return self.noise.add(index.astype(np.float64), self._cells.take(index).fraction_at(u))
 
-    def to_value(self, y: Array) -> Array:
+    def to_value(self, y: np.ndarray) -> np.ndarray:
         """The code that `y` belongs to, clipped to the codes that exist."""
         return np.clip(self.noise.remove(y), 0.0, len(self.counts) - 1.0)
 
@@ -199,7 +198,7 @@ _LADDER = 1.4142135623730951
 _LEAST_GAIN = 1e-6
 
 
-def fit_lattice(train: Array, validation: Array, *, noise: Noise | None = None) -> LatticeMarginal:
+def fit_lattice(train: np.ndarray, validation: np.ndarray, *, noise: Noise | None = None) -> LatticeMarginal:
     """The map whose background, discount and weight between counts and background suit unseen rows best.
 
     With a discount, a value keeps only the counts beyond it: the spike at zero of a column of amounts stays a spike,
@@ -233,7 +232,7 @@ def fit_lattice(train: Array, validation: Array, *, noise: Noise | None = None) 
 
 
 def fit_categorical(
-    train: Array, validation: Array, *, n_categories: int, noise: Noise | None = None
+    train: np.ndarray, validation: np.ndarray, *, n_categories: int, noise: Noise | None = None
 ) -> CategoricalMarginal:
     """The map with the training frequencies; the weight of the uniform background is chosen on unseen rows."""
     counts, validation_counts = (
@@ -246,7 +245,7 @@ def fit_categorical(
 
 
 def _background_weight(
-    train: Array, validation: Array, background: Array, discount: float = 0.0
+    train: np.ndarray, validation: np.ndarray, background: np.ndarray, discount: float = 0.0
 ) -> tuple[float, float]:
     """The weight w of the background in [1/(n+1), 1] that predicts held-out rows best, and their log-probability.
 
@@ -271,7 +270,7 @@ def _background_weight(
     return best, best_score
 
 
-def _without_spikes(values: Array, counts: Array, validation: Array) -> list[Mixture]:
+def _without_spikes(values: np.ndarray, counts: np.ndarray, validation: np.ndarray) -> list[Mixture]:
     """The mixture of a column whose spikes are cut down to a few times the mean count; none without spikes."""
     cap = max(_SPIKE, np.floor(_SPIKE * np.sum(counts) / len(values)))
     is_spike = counts > cap
@@ -281,7 +280,7 @@ def _without_spikes(values: Array, counts: Array, validation: Array) -> list[Mix
     return [select_mixture(rows, validation[~np.isin(validation, values[is_spike])])]
 
 
-def _single_gaussian(values: Array, counts: Array) -> Mixture:
+def _single_gaussian(values: np.ndarray, counts: np.ndarray) -> Mixture:
     n = np.sum(counts)
     mean = float(np.sum(values * counts) / n)
     sd = float(np.sqrt(np.sum((values - mean) ** 2 * counts) / n))

@@ -22,7 +22,6 @@ from bayesnde_cli.scaling.column_map import (
     HALF_LOG_TWO_PI,
     ROOT_TWO_PI,
     STORED,
-    Array,
     ColumnMap,
     Noise,
     Numbers,
@@ -70,31 +69,31 @@ class Mixture:
     centre: float
     scale: float
 
-    def to_normal(self, x: Array) -> tuple[Array, Array]:
+    def to_normal(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """`u = Phi^-1(F(x))` and `log du/dx = log f(x) - log phi(u)`, each of shape (n,)."""
         u, log_slope = self._score(self._standard(x))
         return u, log_slope - np.log(self.scale)
 
-    def from_normal(self, u: Array) -> Array:
+    def from_normal(self, u: np.ndarray) -> np.ndarray:
         """The x with `Phi^-1(F(x)) = u`. Shape (n,)."""
         s = self._solve(u)
         with np.errstate(over="ignore"):
             return np.clip(self.centre + self.scale * s, -_LARGEST, _LARGEST)
 
-    def log_density(self, x: Array) -> Array:
+    def log_density(self, x: np.ndarray) -> np.ndarray:
         """log f(x). Shape (n,)."""
         return self._evaluate(self._standard(x))[2] - np.log(self.scale)
 
-    def tails(self, x: Array) -> tuple[Array, Array]:
+    def tails(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """F(x) and 1 - F(x), each to full relative precision. Shapes (n,)."""
         lower, upper, _ = self._evaluate(self._standard(x))
         return lower, upper
 
-    def log_far_tail(self, x: Array) -> Array:
+    def log_far_tail(self, x: np.ndarray) -> np.ndarray:
         """log of the smaller tail where only the t component is left. Shape (n,)."""
         return self._log_far_tail(self._standard(x))
 
-    def log_mass(self, x: Array) -> Array:
+    def log_mass(self, x: np.ndarray) -> np.ndarray:
         """log(F(x + 1/2) - F(x - 1/2)): the mass of a lattice cell. Shape (n,)."""
         width = 1.0 / self.scale
         left = self._standard(x - 0.5)
@@ -114,7 +113,7 @@ class Mixture:
         log_mass[~is_narrow] = np.log(mass)
         return log_mass
 
-    def _standard(self, x: Array) -> Array:
+    def _standard(self, x: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
             return np.clip((x - self.centre) / self.scale, -_FARTHEST, _FARTHEST)
 
@@ -124,7 +123,7 @@ class Mixture:
         weights = (self.weights / total).tolist()
         return self.tail.weight / total, zip(weights, self.means.tolist(), self.sds.tolist(), strict=True)
 
-    def _evaluate(self, s: Array) -> tuple[Array, Array, Array]:
+    def _evaluate(self, s: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """F, 1 - F and the log-density in standard units."""
         tail_weight, components = self._normalised()
         with np.errstate(over="ignore", under="ignore", divide="ignore"):
@@ -142,7 +141,7 @@ class Mixture:
                 density += (weight / (sd * ROOT_TWO_PI)) * np.exp(-0.5 * z * z)
             return lower, upper, np.logaddexp(log_tail, np.log(density))
 
-    def _score(self, s: Array) -> tuple[Array, Array]:
+    def _score(self, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """`u` and `log du/ds`."""
         lower, upper, log_density = self._evaluate(s)
         u = normal_score(lower, upper)
@@ -151,12 +150,12 @@ class Mixture:
             u[far] = np.copysign(ndtri_exp(self._log_far_tail(s[far])), s[far])
         return u, log_density + (0.5 * u * u + HALF_LOG_TWO_PI)
 
-    def _log_far_tail(self, s: Array) -> Array:
+    def _log_far_tail(self, s: np.ndarray) -> np.ndarray:
         z = np.abs((s - self.tail.centre) / self.tail.scale)
         h = np.hypot(_ROOT_TWO, z)
         return np.log(self._normalised()[0]) - np.log(h) - np.log(h + z)
 
-    def _solve(self, u: Array) -> Array:
+    def _solve(self, u: np.ndarray) -> np.ndarray:
         """The s with the score u: Newton's method on u, in a bracket.
 
         The quantile lies between the smallest and the largest quantile of the components at the same
@@ -192,14 +191,14 @@ class Mixture:
         return centre + scale * np.sinh(place)
 
 
-def _by_side(z: Array, beyond: Array, weight: float) -> tuple[Array, Array]:
+def _by_side(z: np.ndarray, beyond: np.ndarray, weight: float) -> tuple[np.ndarray, np.ndarray]:
     """The mass of a component below and above z, given the mass beyond |z|."""
     rest = weight - beyond
     is_below = z < 0
     return np.where(is_below, beyond, rest), np.where(is_below, rest, beyond)
 
 
-def _student_quantile(u: Array) -> Array:
+def _student_quantile(u: np.ndarray) -> np.ndarray:
     """The t_2 quantile at probability Phi(u). Shape (n,)."""
     log_q = log_ndtr(-np.abs(u))
     q = np.exp(log_q)
@@ -208,7 +207,7 @@ def _student_quantile(u: Array) -> Array:
     return np.copysign((1.0 - 2.0 * q) / np.sqrt(1.0 - q) * far, u)
 
 
-def _student_between(z: Array, width: float) -> Array:
+def _student_between(z: np.ndarray, width: float) -> np.ndarray:
     """T_2(z + width) - T_2(z), without cancellation where both ends lie on one side. Shape (n,)."""
     end = z + width
     h, h_end = np.hypot(_ROOT_TWO, z), np.hypot(_ROOT_TWO, end)
@@ -239,16 +238,16 @@ _EMPTY = 1e-8  # a component with less mass keeps its place
 class Atoms(NamedTuple):
     """A column's training rows in standard units, compressed. `mean`, `variance`, `weight` have shape (A,)."""
 
-    mean: Array
-    variance: Array
-    weight: Array  # sums to 1
+    mean: np.ndarray
+    variance: np.ndarray
+    weight: np.ndarray  # sums to 1
     n_rows: int
     least_sd: float
     centre: float  # file = centre + scale * standard
     scale: float
 
 
-def compress(train: Array) -> Atoms:
+def compress(train: np.ndarray) -> Atoms:
     """The rows moved to median 0 and scale 1: an atom for each value, or 1,024 atoms if there are more values."""
     ordered = np.sort(train)
     n = len(ordered)
@@ -308,7 +307,7 @@ def fit_atoms(atoms: Atoms, n_components: int) -> Mixture:
     return Mixture(weight, mean, np.sqrt(variance), tail, atoms.centre, atoms.scale)
 
 
-def _start(atoms: Atoms, n_components: int) -> tuple[Array, Array, Array]:
+def _start(atoms: Atoms, n_components: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Weights, means and variances of groups of neighbouring atoms. Shapes (K,).
 
     The groups end at the quantiles 3 t^2 - 2 t^3, t = k/K: small groups at both ends, where edges and skewed
@@ -326,7 +325,7 @@ def _start(atoms: Atoms, n_components: int) -> tuple[Array, Array, Array]:
     return mass / np.sum(mass), mean, np.maximum(variance, atoms.least_sd**2)
 
 
-def _robust_scale(ordered: Array) -> float:
+def _robust_scale(ordered: np.ndarray) -> float:
     """The smaller of the s.d. and the normal-consistent interquartile range; 1 for a constant column."""
     n = len(ordered)
     quartiles = float(ordered[(3 * n) // 4] - ordered[n // 4]) / _NORMAL_IQR
@@ -354,7 +353,7 @@ _N_FOLDS = 5
 _MAX_MISSES = 2
 
 
-def select_mixture(train: Array, validation: Array) -> Mixture:
+def select_mixture(train: np.ndarray, validation: np.ndarray) -> Mixture:
     """The mixture fitted to `train`, of the size that predicts held-out rows best."""
     train, validation = as_float(train), as_float(validation)
     if len(validation) > _MAX_JUDGES:  # evenly spaced ones
@@ -391,13 +390,13 @@ class MixtureMarginal(ColumnMap):
     mixture: Mixture
     noise: Noise | None = None
 
-    def _forward(self, value: Array, fraction: Array) -> tuple[Array, Array]:
+    def _forward(self, value: np.ndarray, fraction: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.mixture.to_normal(self._add_noise(value, fraction))
 
-    def _inverse(self, u: Array) -> Array:
+    def _inverse(self, u: np.ndarray) -> np.ndarray:
         return self.mixture.from_normal(u)
 
 
-def fit_mixture(train: Array, validation: Array, *, noise: Noise | None = None) -> MixtureMarginal:
+def fit_mixture(train: np.ndarray, validation: np.ndarray, *, noise: Noise | None = None) -> MixtureMarginal:
     """The map fitted to the training values (noise included); validation rows choose its size."""
     return MixtureMarginal(select_mixture(train, validation), noise)

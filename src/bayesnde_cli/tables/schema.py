@@ -16,17 +16,7 @@ from bayesnde_cli.rng import derive_seed, uniform_at
 from bayesnde_cli.scaling.column_map import HIGHEST, LOWEST, Affine, Logit
 from bayesnde_cli.scaling.discrete import CategoricalMarginal, LatticeMarginal, noise_inside
 from bayesnde_cli.scaling.mixture import MixtureMarginal
-from bayesnde_cli.tables.columns import (
-    IMAGE_COLUMN,
-    MAX_CATEGORIES,
-    ImageShape,
-    Kind,
-    Roles,
-    listed,
-    refuse_cells,
-    sort_words,
-    stored_pixels,
-)
+from bayesnde_cli.tables import columns
 
 # The field `kind` of a stored map says which of these it is.
 StoredMap = Annotated[
@@ -49,18 +39,18 @@ class Feature:
     """One modelled column: its type, its categories if it has any, and its map into the model's space."""
 
     name: str
-    kind: Kind
+    kind: columns.Kind
     categories: tuple[str, ...]
     map: StoredMap
 
     def encode(self, column: pa.Array, row_ids: np.ndarray) -> np.ndarray:
         """The column as numbers: categories by their position, missing cells as NaN. (rows,), float64."""
         has = f"column '{self.name}' has"
-        if self.kind is Kind.CATEGORICAL:
+        if self.kind is columns.Kind.CATEGORICAL:
             codes = pc.index_in(column, value_set=pa.array(self.categories, pa.string()), skip_nulls=True)
             unseen = pc.and_(pc.is_null(codes), pc.is_valid(column)).to_numpy(zero_copy_only=False)
-            known = f"categories: {listed(self.categories)}"
-            refuse_cells(column, unseen, row_ids, f"{has} an unseen category", known)
+            known = f"categories: {columns.listed(self.categories)}"
+            columns.refuse_cells(column, unseen, row_ids, f"{has} an unseen category", known)
             return pc.cast(codes, pa.float64()).to_numpy(zero_copy_only=False)
         if not pa.types.is_floating(column.type):
             some = next((str(cell) for cell in column if cell.is_valid), "")
@@ -70,15 +60,15 @@ class Feature:
                 hint="check that the column means what it meant when the model was fitted",
             )
         values = column.to_numpy(zero_copy_only=False)
-        refuse_cells(column, np.isinf(values), row_ids, f"{has} an infinity")
-        if self.kind is Kind.LATTICE:
+        columns.refuse_cells(column, np.isinf(values), row_ids, f"{has} an infinity")
+        if self.kind is columns.Kind.LATTICE:
             off = np.isfinite(values) & (values != np.rint(values))
             known = "the model knows whole numbers only"
-            refuse_cells(column, off, row_ids, f"{has} a number off the lattice", known)
+            columns.refuse_cells(column, off, row_ids, f"{has} a number off the lattice", known)
         if isinstance(self.map, Logit):
             off = (values < LOWEST) | (values > HIGHEST)
             known = "--scale logit knows 0 to 255 only"
-            refuse_cells(column, off, row_ids, f"{has} a number out of range", known)
+            columns.refuse_cells(column, off, row_ids, f"{has} a number out of range", known)
         return values
 
     def scale(self, values: np.ndarray, row_ids: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -106,7 +96,7 @@ class Feature:
         half = 0.5 if is_marginal else 0.5 / self.map.noise.width
         with np.errstate(divide="ignore"):  # the outer ends of bytes under a logit are infinite, as they should be
             lower, upper = (self.map.forward(values, np.full(len(values), 0.5 + s * half))[0] for s in (-1, 1))
-        if self.kind is Kind.CATEGORICAL:  # beyond the ends there are no values
+        if self.kind is columns.Kind.CATEGORICAL:  # beyond the ends there are no values
             lower[values == 0.0] = -np.inf
             upper[values == len(self.categories) - 1.0] = np.inf
         return lower, upper
@@ -125,28 +115,28 @@ class Schema:
     truth: str | None = None
     id: str | None = None
     split_column: str | None = None
-    image: ImageShape | None = None  # where rows are images: all pixels are features, in order
+    image: columns.ImageShape | None = None  # where rows are images: all pixels are features, in order
     schema_version: int = 1
 
     @cached_property
-    def roles(self) -> Roles:
+    def roles(self) -> columns.Roles:
         """The columns by their roles."""
         names = tuple(feature.name for feature in self.features)
-        return Roles(names, self.condition, self.outlier_label, self.truth, self.id, self.split_column)
+        return columns.Roles(names, self.condition, self.outlier_label, self.truth, self.id, self.split_column)
 
     def text_columns(self) -> set[str]:
         """Columns that are read as text, even if they look like numbers."""
-        return self.roles.words | {item.name for item in self.features if item.kind is Kind.CATEGORICAL}
+        return self.roles.words | {item.name for item in self.features if item.kind is columns.Kind.CATEGORICAL}
 
     def encode(self, batch: pa.RecordBatch, row_ids: np.ndarray) -> np.ndarray:
         """The features of a batch as numbers, (rows, p) float64; `row_ids` are for messages.
 
         Images come as one column of all pixels, as `prepare` writes them, or as a column for each pixel.
         """
-        if self.image is not None and IMAGE_COLUMN in batch.schema.names:
-            return stored_pixels(batch.column(IMAGE_COLUMN)).astype(np.float64)
-        columns = [feature.encode(batch.column(feature.name), row_ids) for feature in self.features]
-        return np.stack(columns, axis=1)
+        if self.image is not None and columns.IMAGE_COLUMN in batch.schema.names:
+            return columns.stored_pixels(batch.column(columns.IMAGE_COLUMN)).astype(np.float64)
+        values = [feature.encode(batch.column(feature.name), row_ids) for feature in self.features]
+        return np.stack(values, axis=1)
 
     def scale(self, values: np.ndarray, row_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows in the model's space, (rows, p) float32, and their log-Jacobian, (rows,) float64.
@@ -213,11 +203,11 @@ _OUTLIER_WORDS = {"0": 0, "0.0": 0, "false": 0, "no": 0, "1": 1, "1.0": 1, "true
 
 def class_list(words: Collection[str], column: str) -> tuple[tuple[str, ...], bool]:
     """The classes of a condition in order, and whether they are whole numbers."""
-    classes = sort_words(words)
-    if len(classes) < 2 or len(classes) > MAX_CATEGORIES:
+    classes = columns.sort_words(words)
+    if len(classes) < 2 or len(classes) > columns.MAX_CATEGORIES:
         raise BadInput(
             f"condition '{column}' has {'one class only' if len(classes) < 2 else 'too many classes'}",
-            found=f"classes: {listed(classes, 5)}",
+            found=f"classes: {columns.listed(classes, 5)}",
             hint="a condition is a label with a few values; leave --condition out to model p(x)",
         )
     return classes, all(_WHOLE.fullmatch(name) for name in classes)
@@ -232,8 +222,8 @@ def label_columns(batch: pa.RecordBatch, schema: Schema, row_ids: np.ndarray) ->
     if roles.condition:
         labels = batch.column(roles.condition)
         unseen = pc.invert(pc.is_in(labels, value_set=pa.array(schema.classes, pa.string())))
-        what, known = f"condition '{roles.condition}' has an unseen class", f"classes: {listed(schema.classes)}"
-        refuse_cells(labels, unseen.to_numpy(zero_copy_only=False), row_ids, what, known)
+        what, known = f"condition '{roles.condition}' has an unseen class", f"classes: {columns.listed(schema.classes)}"
+        columns.refuse_cells(labels, unseen.to_numpy(zero_copy_only=False), row_ids, what, known)
         stored[roles.condition] = pc.cast(labels, pa.int64()) if schema.classes_are_whole else labels
     if roles.outlier_label:
         stored[roles.outlier_label] = outlier_codes(batch.column(roles.outlier_label), roles.outlier_label, row_ids)
@@ -270,5 +260,5 @@ def outlier_codes(labels: pa.Array, name: str, row_ids: np.ndarray) -> pa.Array:
     codes = pc.index_in(pc.utf8_lower(labels), value_set=pa.array(list(_OUTLIER_WORDS), pa.string()))
     unknown = codes.is_null().to_numpy(zero_copy_only=False)
     hint = "1 means outlier, 0 means inlier; true/false and yes/no are understood, too"
-    refuse_cells(labels, unknown, row_ids, f"outlier label '{name}' is neither 0 nor 1", hint=hint)
+    columns.refuse_cells(labels, unknown, row_ids, f"outlier label '{name}' is neither 0 nor 1", hint=hint)
     return pc.take(pa.array(list(_OUTLIER_WORDS.values()), pa.int64()), codes)

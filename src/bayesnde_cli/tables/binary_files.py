@@ -46,11 +46,10 @@ class TypedTable(Table):
         return {name: self._kind(name) for name in columns}
 
     def batches_as(self, kinds: Mapping[str, CellType]) -> Iterator[pa.RecordBatch]:
-        schema = sources.schema_of(kinds)
         with self.source.refuse_damage(f"{self.description.partition(',')[0]} file"):
             for block in self.read(list(kinds)):
                 columns = [self._convert(name, block[name], kind) for name, kind in kinds.items()]
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+                yield pa.RecordBatch.from_arrays(columns, list(kinds))
 
     def _kind(self, name: str) -> CellType | None:
         declared = self.types[name]

@@ -19,7 +19,7 @@ import zipfile
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -38,7 +38,6 @@ SHOWN_CHARACTERS = 60
 LABEL = "label"  # the column of classes that come as a vector next to an array, or as folders of images
 
 CellType = Literal["number", "text"]
-ARROW_TYPES: dict[CellType, pa.DataType] = {"number": pa.float64(), "text": pa.string()}
 
 Format = Literal["parquet", "npy", "npz", "mat", "idx", "arff", "text", "images"]
 MAGIC: dict[Format, bytes | tuple[bytes, ...]] = {
@@ -323,10 +322,9 @@ class Concatenation(Table):
 
     def __init__(self, parts: Sequence[tuple[str, Table]]) -> None:
         _check_same_columns(parts)
+        first = parts[0][1]
         self._parts = parts
-        self.names = parts[0][1].names
-        self.has_own_names = parts[0][1].has_own_names
-        self.image = parts[0][1].image
+        self.names, self.has_own_names, self.image = first.names, first.has_own_names, first.image
         descriptions = dict.fromkeys(table.description for _, table in parts)
         self.description = f"{len(parts)} files: {'; '.join(descriptions)}"
 
@@ -334,30 +332,28 @@ class Concatenation(Table):
         """Return what each column holds in the first file in which it has any cell."""
         kinds: dict[str, CellType | None] = dict.fromkeys(columns)
         for _, table in self._parts:
-            kinds |= self._kinds_in(table, [name for name in columns if kinds[name] is None])
+            unknown = [name for name in columns if kinds[name] is None]
+            kinds |= zip(unknown, table.kinds(self._own_names(table, unknown)).values(), strict=True)
         return kinds
 
     def batches_as(self, kinds: Mapping[str, CellType]) -> Iterator[pa.RecordBatch]:
         numbers = [name for name, kind in kinds.items() if kind == "number"]
         for place, table in self._parts:
-            for name, own_kind in self._kinds_in(table, numbers).items():
-                if own_kind == "text":
-                    raise BadInput(
-                        f"column '{name}' holds text in {place} and numbers in an earlier file",
-                        found="type: text",
-                        hint=f"use `--type {quoted(name)}=categorical`, or give files with equal types",
-                    )
-            own = self._own_names(table)
-            for batch in table.batches_as({own[name]: kind for name, kind in kinds.items()}):
+            found = table.kinds(self._own_names(table, numbers)).values()
+            for name in (name for name, kind in zip(numbers, found, strict=True) if kind == "text"):
+                raise BadInput(
+                    f"column '{name}' holds text in {place} and numbers in an earlier file",
+                    found="type: text",
+                    hint=f"use `--type {quoted(name)}=categorical`, or give files with equal types",
+                )
+            own = self._own_names(table, kinds)
+            for batch in table.batches_as(dict(zip(own, kinds.values(), strict=True))):
                 yield batch.rename_columns(list(kinds))
 
-    def _kinds_in(self, table: Table, columns: Sequence[str]) -> dict[str, CellType | None]:
-        own = self._own_names(table)
-        return dict(zip(columns, table.kinds([own[name] for name in columns]).values(), strict=True))
-
-    def _own_names(self, table: Table) -> dict[str, str]:
-        """Return the name that each column of the whole has in one of the tables."""
-        return dict(zip(self.names, self.names if table.has_own_names else table.names, strict=True))
+    def _own_names(self, table: Table, columns: Iterable[str]) -> list[str]:
+        """Return the names that these columns of the whole have in one of the tables."""
+        own = dict(zip(self.names, self.names if table.has_own_names else table.names, strict=True))
+        return [own[name] for name in columns]
 
 
 def _check_same_columns(parts: Sequence[tuple[str, Table]]) -> None:
@@ -379,11 +375,6 @@ def _check_same_columns(parts: Sequence[tuple[str, Table]]) -> None:
         if found:
             hint = "give files with the same column names in any order, or with names in the first file only"
             raise BadInput(f"{name} has different columns from {first_name}", found=found, hint=hint)
-
-
-def schema_of(kinds: Mapping[str, CellType]) -> pa.Schema:
-    """Return the Arrow schema of the batches of `batches_as(kinds)`."""
-    return pa.schema([(name, ARROW_TYPES[kind]) for name, kind in kinds.items()])
 
 
 def made_up_names(n_columns: int) -> tuple[str, ...]:

@@ -86,13 +86,12 @@ class TextTable(Table):
         return {name: self._kinds[name] for name in columns}
 
     def batches_as(self, kinds: Mapping[str, CellType]) -> Iterator[pa.RecordBatch]:
-        schema = sources.schema_of(kinds)
         for first_row, batch in self._read_cells(list(kinds)):
             columns = [
                 self.convert(name, cells, kind, first_row)
                 for (name, kind), cells in zip(kinds.items(), batch, strict=True)
             ]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+            yield pa.RecordBatch.from_arrays(columns, list(kinds))
 
     def convert(self, name: str, cells: pa.Array, kind: CellType, first_row: int) -> pa.Array:
         """Return cells of a column, missing ones null, as numbers or text; refuse a cell that is not a number."""

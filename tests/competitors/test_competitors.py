@@ -14,7 +14,7 @@ from bayesnde_cli.competitors import (
     fit_competitor,
     make_methods,
 )
-from bayesnde_cli.competitors.plain import Fitted
+from bayesnde_cli.competitors.plain import Fit, Fitted
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.settings.stage_settings import NEURAL_BASELINES
 from normal_rows import normal, with_classes
@@ -66,7 +66,7 @@ def test_evaluated_rows_have_no_say_and_other_units_shift_the_log_density(name: 
 def test_a_short_fit_chooses_the_space_and_the_full_one_follows_there_once() -> None:
     calls = []
 
-    def fit(kind: str):
+    def fit(kind: str) -> Fit:
         def fitted(train: Rows, validation: Rows, seed: int) -> Fitted:
             calls.append(kind)
             return Fitted(lambda rows: -0.5 * (rows.x**2).sum(axis=1), {"kind": kind})

@@ -1,12 +1,14 @@
 """Neural densities against closed forms, and their training: reproducible, resumable, no longer than rows allow."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from bayesnde_cli.competitors import Method, Tables, fit_competitor, make_neural, plain
+from bayesnde_cli.competitors import Method, Tables, fit_competitor, make_neural
 from bayesnde_cli.competitors.plain import Fitted
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.settings.stage_settings import NEURAL_BASELINES
@@ -59,7 +61,7 @@ def test_the_control_without_the_divergence_it_does_not(
 
     fitted, velocity = _trained("cfm", trained), FlowMatching._velocity
 
-    def without_divergence(self, *given):
+    def without_divergence(self: FlowMatching, *given: Any) -> tuple[Any, Any]:
         v, divergence = velocity(self, *given)
         return v, 0.0 * divergence
 
@@ -83,7 +85,7 @@ def test_the_divergence_is_the_trace_of_the_jacobian() -> None:
         assert divergence[row].item() == pytest.approx(torch.trace(jacobian).item(), abs=1e-5)
 
 
-def _steep_residual_flow(p: int):
+def _steep_residual_flow(p: int) -> tuple[Any, Any]:
     """A flow whose last layers do not begin near zero, where determinants hardly count; and rows."""
     import torch
 
@@ -100,7 +102,7 @@ def _steep_residual_flow(p: int):
     return flow, x
 
 
-def _map(flow, x):
+def _map(flow: Any, x: Any) -> Any:
     for index, block in enumerate(flow.blocks):
         x = flow._scale(index, x + block(x))
     return x
@@ -166,8 +168,9 @@ def test_a_conditional_flow_knows_the_class(name: str, share: float) -> None:
     assert fitted.chosen["fit"] == "conditional"
     found = fitted.score(tables.evaluated) + tables.evaluated.log_jacobian
     classes = rows.classes
+    assert classes is not None
     assert _log_two_classes(rows, classes).mean() - found.mean() < 0.2  # briefly trained; one for both loses 0.65
-    swapped = replace(tables.evaluated, y=1.0 - tables.evaluated.y)
+    swapped = with_classes(tables.evaluated.x, 1 - classes)
     truth = _log_two_classes(rows, classes) - _log_two_classes(rows, 1 - classes)
     other = found - fitted.score(swapped) - tables.evaluated.log_jacobian
     is_low = classes == 0  # these are in the tail of the wide class, where a network is off by a nat or so
@@ -210,19 +213,26 @@ def test_the_same_seed_gives_the_same_numbers_and_far_rows_and_single_columns_wo
 
 
 @pytest.mark.parametrize("name", NEURAL_BASELINES)
-def test_an_interrupted_fit_resumes_to_the_same_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_fit_resumes_to_the_same_numbers(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from bayesnde_cli.competitors import neural as module
 
-    checks: list[int] = []
-    monkeypatch.setattr(plain, "_SECONDS_BETWEEN", 0.0)
-    monkeypatch.setattr(module, "_check", lambda *given, check=module._check: checks.append(1) or check(*given))
+    checks: list[float] = []
+    check = module._check
+
+    def counted(*given: Any) -> float:
+        checks.append(check(*given))
+        return checks[-1]
+
+    monkeypatch.setattr(module, "_check", counted)
     monkeypatch.setattr(module, "_BATCH_ROWS", 30)  # epochs end between checks
     length = replace(module.KINDS[name].length, steps=60, check_every=20)
     monkeypatch.setattr(module, "KINDS", {name: module.KINDS[name]._replace(length=length)})
     train, validation, rows = normal(200, 1), normal(60, 2), normal(40, 3)
     whole = make_neural(name)(train, validation, 1)
     n_checks = len(checks)
-    keeper = StoppingKeeper()
+    keeper = StoppingKeeper(tmp_path, monkeypatch)
     keeper.n_left = 1
     with pytest.raises(Stopped):
         make_neural(name, keeper=keeper)(train, validation, 1)
@@ -237,7 +247,7 @@ def test_an_interrupted_fit_resumes_to_the_same_numbers(name: str, monkeypatch: 
     for own_train, own_validation, seed in ((train, validation, 1), (train, validation, 2), (rows, validation, 2)):
         make_neural(name, 0.05, keeper)(own_train, own_validation, seed)
     make_neural(name, 0.05, keeper)(train, rows, 2)
-    assert len(keeper) == 5
+    assert len(list(tmp_path.iterdir())) == 5
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,7 @@ DENSITIES: Mapping[str, Fit] = {
     "gaussian_mixture": plain.gaussian_mixture,
     "kernel_density": plain.kernel_density,
 }
-DETECTORS: Mapping[str, Fit] = {
-    "one_class_svm": plain.one_class_svm,
-    "isolation_forest": plain.isolation_forest,
-}
+DETECTORS: Mapping[str, Fit] = {"one_class_svm": plain.one_class_svm, "isolation_forest": plain.isolation_forest}
 # Detectors of `reproduce` only.
 MORE_DETECTORS: Mapping[str, Fit] = {"distance": plain.distance, "blurred_kernels": plain.blurred_kernels}
 PACKAGES = ("torch", "zuko", "normflows")  # of the neural densities
@@ -86,7 +83,7 @@ def make_methods(keeper: Keeper | None = None) -> dict[str, Method]:
             name: Method(make_neural(name, 1.0, keeper), make_neural(name, _TRIAL_SHARE, keeper))
             for name in NEURAL_BASELINES
         },
-        "roundtrip": Method(_make_roundtrip(keeper), _make_roundtrip(keeper, is_trial=True)),
+        "roundtrip": Method(partial(_fit_roundtrip, keeper, False), partial(_fit_roundtrip, keeper, True)),
     }
 
 
@@ -102,16 +99,13 @@ def make_neural(name: str, share: float = 1.0, keeper: Keeper | None = None) -> 
     return fit
 
 
-def _make_roundtrip(keeper: Keeper | None, *, is_trial: bool = False) -> Fit:
-    def fit(train: Rows, validation: Rows, seed: int) -> Fitted:
-        from bayesnde_cli.model.backend import load_tensorflow
+def _fit_roundtrip(keeper: Keeper | None, is_trial: bool, train: Rows, validation: Rows, seed: int) -> Fitted:
+    from bayesnde_cli.model.backend import load_tensorflow
 
-        load_tensorflow()
-        from bayesnde_cli.competitors.roundtrip import TRIAL, roundtrip_fit
+    load_tensorflow()
+    from bayesnde_cli.competitors.roundtrip import TRIAL, roundtrip_fit
 
-        return roundtrip_fit(**(TRIAL if is_trial else {}), keeper=keeper)(train, validation, seed)
-
-    return fit
+    return roundtrip_fit(**(TRIAL if is_trial else {}), keeper=keeper)(train, validation, seed)
 
 
 def require_packages(names: Sequence[str], option: str = "--baseline") -> None:

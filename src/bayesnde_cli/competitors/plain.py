@@ -9,14 +9,17 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import solve_triangular
+from scipy.stats import Covariance, multivariate_normal
 
 from bayesnde_cli import __version__, stopping
+from bayesnde_cli.errors import BadArtifact, MissingArtifact
 from bayesnde_cli.rng import derive_seed, generator
 from bayesnde_cli.rows import Rows
+from bayesnde_cli.runs import files
 
 
 class Fitted(NamedTuple):
@@ -36,13 +39,14 @@ def by_class(fit: Fit) -> Fit:
     def fit_classes(train: Rows, validation: Rows, seed: int) -> Fitted:
         if train.classes is None:
             fitted = fit(train, validation, seed)
-            return Fitted(lambda rows: _score(fitted, rows), fitted.chosen | {"n_train_rows": len(train)})
+            score = np.errstate(over="ignore", invalid="ignore")(fitted.score)  # extreme rows have no finite density
+            return Fitted(score, fitted.chosen | {"n_train_rows": len(train)})
         experts = {
             index: fit_classes(_of_class(train, index), _of_class(validation, index), derive_seed(seed, index))
             for index in np.unique(train.classes).tolist()
         }
 
-        def score(rows: Rows) -> np.ndarray:
+        def score_classes(rows: Rows) -> np.ndarray:
             scores = np.full(len(rows), np.nan)  # a class without training rows has no density
             for index, expert in experts.items():
                 own = _of_class(rows, index)
@@ -50,18 +54,15 @@ def by_class(fit: Fit) -> Fit:
                     scores[rows.classes == index] = expert.score(own)
             return scores
 
-        return Fitted(score, {"fit": "experts", "classes": {index: own.chosen for index, own in experts.items()}})
+        return Fitted(
+            score_classes, {"fit": "experts", "classes": {index: own.chosen for index, own in experts.items()}}
+        )
 
     return fit_classes
 
 
 def _of_class(rows: Rows, index: int) -> Rows:
-    return replace(rows.take(np.flatnonzero(rows.classes == index)), y=None)
-
-
-def _score(fitted: Fitted, rows: Rows) -> np.ndarray:
-    with np.errstate(over="ignore", invalid="ignore"):  # extreme rows have no finite density
-        return fitted.score(rows)
+    return replace(rows.take(rows.classes == index), y=None)
 
 
 def some_rows(rows: np.ndarray, most: int, seed: int) -> np.ndarray:
@@ -120,17 +121,10 @@ MORE_COMPONENTS, MANY_ROWS = (*COMPONENTS, 80, 128, 200), 100_000
 
 def gaussian(train: Rows, _validation: Rows, _seed: int) -> Fitted:
     """The Gaussian of maximum likelihood."""
-    p = train.x.shape[1]
     mean = train.x.mean(axis=0)
-    covariance = (train.x - mean).T @ (train.x - mean) / len(train) + RIDGE * np.eye(p)
-    factor = np.linalg.cholesky(covariance)
-    constant = -0.5 * p * math.log(2.0 * math.pi) - np.log(np.diag(factor)).sum()
-
-    def score(rows: Rows) -> np.ndarray:
-        standard = solve_triangular(factor, (rows.x - mean).T, lower=True)  # (p, rows)
-        return constant - 0.5 * np.sum(standard**2, axis=0)
-
-    return Fitted(score, {"n_fit_rows": len(train)})
+    covariance = (train.x - mean).T @ (train.x - mean) / len(train) + RIDGE * np.eye(len(mean))
+    normal = multivariate_normal(mean, Covariance.from_cholesky(np.linalg.cholesky(covariance)))
+    return Fitted(lambda rows: np.atleast_1d(normal.logpdf(rows.x)), {"n_fit_rows": len(train)})
 
 
 def gaussian_mixture(
@@ -154,7 +148,7 @@ def gaussian_mixture(
             own_best = max(score, own_best)
             if best is None or score > best_score:
                 best, best_score = mixture, score
-    chosen = {"components": int(best.n_components), "covariance": str(best.covariance_type), "n_fit_rows": len(x)}
+    chosen = {"components": best.n_components, "covariance": best.covariance_type, "n_fit_rows": len(x)}
     return Fitted(lambda rows: best.score_samples(rows.x), chosen)
 
 
@@ -230,37 +224,34 @@ def log_kernel_density(x: np.ndarray, kernels: np.ndarray, bandwidths: Sequence[
 
 # Least time between two saves.
 _SECONDS_BETWEEN = 10.0
-
-
-class Keeper(Protocol):
-    """Storage for the states of fits."""
-
-    def read(self, digest: str) -> dict[str, np.ndarray] | None:
-        """The saved state of a fit; None if there is none that can be read."""
-
-    def write(self, digest: str, arrays: Mapping[str, np.ndarray]) -> None:
-        """Replace the saved state of a fit."""
+# The file for the state of a fit, by the digest of its settings and rows.
+Keeper = Callable[[str], Path]
 
 
 class KeptState:
-    """The saved state of one fit, known by the digest of its settings and rows. Without a keeper it saves nothing."""
+    """The saved state of one fit. Without a keeper it saves nothing."""
 
     def __init__(self, keeper: Keeper | None, settings: object, *parts: Rows) -> None:
-        self._keeper, self._written = keeper, time.monotonic()
         digest = hashlib.sha256(repr((settings, __version__)).encode())
         for rows in parts:
             for array in (rows.x, rows.classes):
                 content = np.ascontiguousarray([] if array is None else array)
                 digest.update(f"{content.dtype} {content.shape}".encode() + content.tobytes())
-        self._digest = digest.hexdigest()
+        self._file = None if keeper is None else keeper(digest.hexdigest())
+        self._written = time.monotonic()
 
     def read(self) -> dict[str, np.ndarray] | None:
-        """The saved arrays, if there are any."""
-        return None if self._keeper is None else self._keeper.read(self._digest)
+        """The saved arrays, if there are any that can be read."""
+        if self._file is None:
+            return None
+        files.sweep(self._file.parent)
+        try:
+            return files.read_arrays(self._file)[0]
+        except (MissingArtifact, BadArtifact):  # only time is lost
+            return None
 
     def write(self, arrays: Callable[[], Mapping[str, np.ndarray]], *, is_last: bool = False) -> None:
         """Save the state, unless it was saved a moment ago and more states follow."""
-        if self._keeper is None or (not is_last and time.monotonic() - self._written < _SECONDS_BETWEEN):
-            return
-        self._keeper.write(self._digest, arrays())
-        self._written = time.monotonic()
+        if self._file is not None and (is_last or time.monotonic() - self._written >= _SECONDS_BETWEEN):
+            files.write_arrays(self._file, arrays(), {})
+            self._written = time.monotonic()

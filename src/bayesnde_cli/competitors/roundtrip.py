@@ -14,7 +14,6 @@ G is the mean of the decoder.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -224,11 +223,12 @@ def roundtrip_fit(settings: WarmstartSettings = SETTINGS, *, n_draws: int = DRAW
         check_seed = derive_seed(seed, "validation")
         check = partial(estimator.choose, rows=known, seed=check_seed)
         kept = KeptState(keeper, ("roundtrip", own, seed), train, validation)
-        best = Training(phase, own, check, kept).run(first_weights(own, networks), rows)
+        best = train_roundtrip(phase, own, first_weights(own, networks), rows, check=check, kept=kept)
+        choice = Choice((best.sigma,), best.scale, best.freedom)
         chosen = {
-            "sigma": best.choice.sigmas[0],
-            "scale": best.choice.scale,
-            "degrees_of_freedom": best.choice.freedom,
+            "sigma": best.sigma,
+            "scale": best.scale,
+            "degrees_of_freedom": best.freedom,
             "steps": best.n_steps,
             "validation_log_density": best.mean if math.isfinite(best.mean) else None,
             "latent_dim": networks.decoder.n_in,
@@ -239,7 +239,7 @@ def roundtrip_fit(settings: WarmstartSettings = SETTINGS, *, n_draws: int = DRAW
 
         def score(rows: Rows) -> np.ndarray:
             score_seed = derive_seed(seed, "score")
-            found = estimator.estimate(best.weights, best.choice, rows, n_draws=n_draws, seed=score_seed)
+            found = estimator.estimate(best.weights, choice, rows, n_draws=n_draws, seed=score_seed)
             is_known = _has_known_class(rows, train)
             log_density, mc_se = (np.where(is_known, numbers[0], np.nan) for numbers in found)
             # Where the proposal misses, the density is too low and the error too small; a large share reveals it.
@@ -257,77 +257,63 @@ class Best(NamedTuple):
     """The best validation check so far: the weights, and what the validation rows chose."""
 
     weights: Parameters
-    n_steps: int
-    choice: Choice
+    n_steps: int  # 0: there was no check yet
+    sigma: float
+    scale: float
+    freedom: int
     mean: float
 
 
-@dataclass(frozen=True)
-class Training:
-    """The adversarial warm start with its validation checks."""
-
-    phase: Phase
-    settings: WarmstartSettings
-    check: Callable[[Parameters], tuple[Choice, float]]
-    kept: KeptState
-
-    def run(self, weights: Parameters, rows: Rows) -> Best:
-        """The best validation check; training that diverges ends with the checks before it."""
-        assert self.settings.seed is not None
-        seed = tf.constant(derive_seed(self.settings.seed, "rounds") % 2**31, tf.int32)
-        data, pace = as_tensors(rows), self.phase.pace
-        state, n_rounds, best = self._restore(self.phase.objective.start(weights, data))
-        while n_rounds < pace.n_rounds:
-            n_rounds += 1
-            state, losses = self.phase.run(state, data, seed)
-            stopping.check()
-            n_steps = n_rounds * pace.steps_per_round
-            if int(losses["first_bad_step"]) >= 0 or not math.isfinite(float(losses["loss"])):
-                if best is not None:
-                    break
-                raise NumericalFailure(
-                    f"the training of roundtrip diverged within its first {n_steps:,} steps",
-                    found=f"a loss that is not finite, on {len(rows):,} training rows",
-                    hint="evaluate without --baseline roundtrip",
-                )
-            if self.phase.is_check_due(n_rounds, self.settings.checks):
-                choice, mean = self.check(state.average)
-                if best is None or mean > best.mean:
-                    best = Best(state.average, n_steps, choice, mean)
-            self.kept.write(partial(_arrays, state, n_rounds, best), is_last=n_rounds == pace.n_rounds)
-        assert best is not None
-        return best
-
-    def _restore(self, first: Any) -> tuple[Any, int, Best | None]:
-        """State, rounds and best check of a saved training; without any, those of its beginning."""
-        arrays = self.kept.read()
-        if arrays is None:
-            return first, 0, None
-        state, best = _unflatten("state", arrays, first), None
-        if "best" in arrays:
-            n_steps, sigma, scale, freedom, mean = arrays["best"].tolist()
-            weights = _unflatten("weights", arrays, first.average)
-            best = Best(weights, int(n_steps), Choice((sigma,), scale, int(freedom)), mean)
-        return state, int(arrays["n_rounds"]), best
+def train_roundtrip(
+    phase: Phase,
+    settings: WarmstartSettings,
+    weights: Parameters,
+    rows: Rows,
+    *,
+    check: Callable[[Parameters], tuple[Choice, float]],
+    kept: KeptState,
+) -> Best:
+    """The best validation check of the adversarial warm start; training that diverges keeps the checks before."""
+    assert settings.seed is not None
+    seed = tf.constant(derive_seed(settings.seed, "rounds") % 2**31, tf.int32)
+    data, pace = as_tensors(rows), phase.pace
+    state = phase.objective.start(weights, data)
+    n_rounds, state, best = _restore(kept, (0, state, Best(state.average, 0, 0.0, 0.0, 0, -math.inf)))
+    while n_rounds < pace.n_rounds:
+        n_rounds += 1
+        state, losses = phase.run(state, data, seed)
+        stopping.check()
+        n_steps = n_rounds * pace.steps_per_round
+        if int(losses["first_bad_step"]) >= 0 or not math.isfinite(float(losses["loss"])):
+            if best.n_steps:
+                break
+            raise NumericalFailure(
+                f"the training of roundtrip diverged within its first {n_steps:,} steps",
+                found=f"a loss that is not finite, on {len(rows):,} training rows",
+                hint="evaluate without --baseline roundtrip",
+            )
+        if phase.is_check_due(n_rounds, settings.checks):
+            choice, mean = check(state.average)
+            if not best.n_steps or mean > best.mean:
+                best = Best(state.average, n_steps, choice.sigmas[0], choice.scale, choice.freedom, mean)
+        kept.write(partial(_arrays, (n_rounds, state, best)), is_last=n_rounds == pace.n_rounds)
+    return best
 
 
-def _arrays(state: Any, n_rounds: int, best: Best | None) -> dict[str, np.ndarray]:
-    """The training so far as arrays by name."""
-    arrays = {"n_rounds": np.array(n_rounds)} | _flatten("state", state)
-    if best is not None:
-        numbers = [best.n_steps, best.choice.sigmas[0], best.choice.scale, best.choice.freedom, best.mean]
-        arrays |= {"best": np.array(numbers, np.float64)} | _flatten("weights", best.weights)
-    return arrays
+def _arrays(progress: Any) -> dict[str, np.ndarray]:
+    """The tensors and numbers of a training, named by their position."""
+    return {f"{index:05d}": np.asarray(leaf) for index, leaf in enumerate(tf.nest.flatten(progress))}
 
 
-def _flatten(name: str, tree: Any) -> dict[str, np.ndarray]:
-    return {f"{name}/{index}": leaf.numpy() for index, leaf in enumerate(tf.nest.flatten(tree))}
-
-
-def _unflatten(name: str, arrays: Mapping[str, np.ndarray], tree: Any) -> Any:
-    """The arrays of this name in the structure of a tree."""
-    leaves = [tf.constant(arrays[f"{name}/{index}"]) for index in range(len(tf.nest.flatten(tree)))]
-    return tf.nest.pack_sequence_as(tree, leaves)
+def _restore(kept: KeptState, first: Any) -> Any:
+    """The saved training, in the structure of its beginning; without any, that beginning."""
+    arrays = kept.read()
+    if arrays is None:
+        return first
+    leaves = zip(tf.nest.flatten(first), map(arrays.get, sorted(arrays)), strict=True)
+    return tf.nest.pack_sequence_as(
+        first, [tf.constant(array) if tf.is_tensor(leaf) else array.item() for leaf, array in leaves]
+    )
 
 
 # Fits in several spaces have the same networks, and then the same programs.

@@ -7,7 +7,7 @@ finished arm is not run again.
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from bayesnde_cli import __version__, stopping
 from bayesnde_cli.answers.fitted_run import fitted_run
 from bayesnde_cli.competitors import Tables, fit_competitor, make_methods, make_spaces, require_packages
-from bayesnde_cli.errors import BadArtifact, MissingArtifact, SettingsDiffer, StageBusy
+from bayesnde_cli.errors import SettingsDiffer, StageBusy
 from bayesnde_cli.formatting import Report
 from bayesnde_cli.model.backend import load_tensorflow
 from bayesnde_cli.report.collect import stage_seconds
@@ -29,8 +29,7 @@ from bayesnde_cli.reproduce.raw_files import download, find_files
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.runs import files as run_files
-from bayesnde_cli.runs.files import utc_now
-from bayesnde_cli.runs.layout import TEST_SET, ArmLayout, ExperimentsLayout, RunLayout
+from bayesnde_cli.runs.layout import STAGES, TEST_SET, ArmLayout, ExperimentsLayout, RunLayout
 from bayesnde_cli.runs.manifest import Manifest, discard
 from bayesnde_cli.runs.parquet_files import Stamp, read_table, write_table
 from bayesnde_cli.settings.resolve import FitSettings
@@ -97,8 +96,6 @@ class Arm:
             simulator = make_simulator(experiment.simulator, dim=experiment.dim, latent_dim=None, rotate=False)
             chunks = [np.column_stack(chunk) for chunk in simulate_rows(simulator, SIMULATED_ROWS, SIMULATED_SEED)]
             columns = zip((*simulator.names, TRUTH_NAME), np.concatenate(chunks).T.copy(), strict=True)
-            with run_files.cannot_write(path.parent):
-                path.parent.mkdir(parents=True, exist_ok=True)
             with run_files.writing(path) as draft:
                 pq.write_table(pa.table(dict(columns)), draft)
         return [path]
@@ -147,8 +144,7 @@ def _run_arm(arm: Arm, report: Report) -> Result:
     elif experiment.figure == experiments.ACCURACY:
         outcome = run_images(arm, report)
     else:
-        recipe = experiment.recipes[arm.method].base
-        outcome = run_own(arm, report, base=_run_base(arm, recipe, report) if recipe else None)
+        outcome = run_own(arm, report)
     shift = unit_interval_shift(arm, report)
     for figures in (outcome["figures"], outcome["figures"].get("importance", {})):
         if figures.get(LOG_DENSITY) is not None:
@@ -160,7 +156,7 @@ def _run_arm(arm: Arm, report: Report) -> Result:
         seed=arm.seed,
         settings=list(arm.settings),
         test_rows=arm.test_rows,
-        ended=utc_now(),
+        ended=run_files.utc_now(),
         version=__version__,
         **outcome,
     )
@@ -169,8 +165,8 @@ def _run_arm(arm: Arm, report: Report) -> Result:
     return result
 
 
-def _run_base(arm: Arm, recipe: str, report: Report) -> ArmLayout:
-    """Run the arm whose model another one takes, with its own settings; its folder."""
+def _run_base(arm: Arm, recipe: str, report: Report) -> RunLayout:
+    """Run the arm whose model another one takes, with its own settings; its run directory."""
     whole = EXPERIMENTS[arm.experiment.folder_name]
     plain = replace(arm.request, settings=(), is_restart=False)
     base = Arm(arm.layout, whole, recipe, whole.seeds[0], plain)
@@ -179,7 +175,7 @@ def _run_base(arm: Arm, recipe: str, report: Report) -> ArmLayout:
     except SettingsDiffer as error:
         line = f"bayesnde reproduce {whole.command} --recipe {recipe} --restart"
         raise SettingsDiffer(error.what, found=error.found, hint=f"run `{line}` first") from error
-    return base.folder
+    return base.folder.run
 
 
 def _wait_for(make: Callable[[], T]) -> T:
@@ -208,10 +204,8 @@ def _forget(arm: ArmLayout) -> None:
         for file in (arm.result_file, arm.map_file, arm.scores_file, *arm.classes_dir.glob("*")):
             file.unlink(missing_ok=True)
     _forget_fits(arm)
-    for stage in ("evaluate", "density", "posterior"):
-        discard(arm.run, stage, TEST_SET)
-    for stage in reversed(_FITTING):
-        discard(arm.run, stage)
+    for stage in reversed(STAGES):
+        discard(arm.run, stage.name, TEST_SET if stage.is_per_set else None)
 
 
 def _forget_fits(arm: ArmLayout) -> None:
@@ -259,39 +253,43 @@ def rows_sha256(schema: Schema, tables: Tables) -> str:
     """
     pieces = []
     for rows in tables:
-        known = (rows.row_ids, rows.classes, true_log_density(rows, schema), outlier_labels(rows, schema))
+        known = (rows.row_ids, rows.classes, *_known_of(rows, schema))
         assert rows.values is not None
         arrays = [schema.noisy(rows.values, rows.row_ids), *(array for array in known if array is not None)]
         pieces += [np.ascontiguousarray(array, "<f8").tobytes() for array in arrays]
     return run_files.sha256_bytes(b"".join(pieces))
 
 
+def _known_of(rows: Rows, schema: Schema) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The true log-density and the outlier label of every row, where the table has them."""
+    return true_log_density(rows, schema), outlier_labels(rows, schema)
+
+
 # Our model
 
 
-def run_own(arm: Arm, report: Report, *, base: ArmLayout | None = None) -> dict[str, Any]:
-    """Run the stages that are not finished; with a `base`, on a copy of its fitted model."""
-    run, settings = arm.folder.run, arm.stage_settings()
-    if base is not None:
-        _copy_model(base.run, run)
+def run_own(arm: Arm, report: Report) -> dict[str, Any]:
+    """Run the stages that are not finished; if the recipe has a base, on a copy of that arm's fitted model."""
+    run, settings, base = arm.folder.run, arm.stage_settings(), None
+    if recipe := arm.experiment.recipes[arm.method].base:
+        base = _run_base(arm, recipe, report)
+        _copy_model(base, run)
     else:
         _fit_model(arm, settings, report)
     report.note(str(run_density(run, Asked(), settings.density, report, factory=loading.open_engine)))
     metrics = run_evaluate(run, Asked(), settings.evaluate, report).metrics
     schema = read_schema(run)
     tables = read_tables(run)
-    rows = tables.evaluated
     scored = Manifest.read(run.manifest_file("density", TEST_SET))
     if pictures.map_simulator(arm.experiment) is not None:
         pictures.write_own_map(arm.folder, settings.evaluate)
     outcome = _describe_fit(run)
-    warmstart, prepared = (Manifest.read(run.manifest_file(stage)).config for stage in ("warmstart", "prepare"))
+    prepared, warmstart = (Manifest.read(run.manifest_file(stage)).config for stage in _FITTING[:2])
     outcome["chosen"] |= {
         "latent_dim": warmstart["latent_dim"] or "by the number of columns",
         "scale": prepared["scale"],
     }
-    truth, is_outlier = true_log_density(rows, schema), outlier_labels(rows, schema)
-    figures = own_figures(run, truth, is_outlier, None if base is None else base.run)
+    figures = own_figures(run, *_known_of(tables.evaluated, schema), base)
     return outcome | {
         "figures": figures | {"n_reliable": metrics["rows"]["n_reliable"]},
         "rows_sha256": rows_sha256(schema, tables),
@@ -348,9 +346,7 @@ def own_figures(
     if base is not None:
         known = _read_scores(base)[0]
         for found, part in ((bridge, figures), (importance, figures["importance"])):
-            difference = (found - known)[np.isfinite(found) & np.isfinite(known)]
-            error = float(np.sqrt(np.mean(difference**2))) if len(difference) else None
-            part["error"] = None if error is None else measures.figure(error)
+            part["error"] = measures.truth_figures(found, known)["rmse"]
     return figures
 
 
@@ -379,41 +375,19 @@ def density_figures(log_density: np.ndarray, truth: np.ndarray | None, is_outlie
 # Competitors
 
 
-class _FitStates:
-    """The states of a competitor's unfinished fits, in the folder of its arm: a `Keeper`."""
-
-    def __init__(self, arm: ArmLayout) -> None:
-        self._arm = arm
-
-    def read(self, digest: str) -> dict[str, np.ndarray] | None:
-        run_files.sweep(self._arm.root)
-        path = self._arm.fit_file(digest)
-        try:
-            return run_files.read_arrays(path)[0]
-        except (MissingArtifact, BadArtifact):  # only time is lost
-            return None
-
-    def write(self, digest: str, arrays: Mapping[str, np.ndarray]) -> None:
-        with run_files.cannot_write(self._arm.root):
-            self._arm.root.mkdir(parents=True, exist_ok=True)
-        run_files.write_arrays(self._arm.fit_file(digest), arrays, {"fit": digest})
-
-
 def run_competitor(arm: Arm, report: Report) -> dict[str, Any]:
     """Fit the competitor, score the test rows, and store its density map if the experiment has maps."""
     report.note(f"fitting {arm.method}")
     schema, tables = competitor_tables(arm, report)
-    methods = make_methods(_FitStates(arm.folder))
+    methods = make_methods(arm.folder.fit_file)
     spaces = make_spaces(tables, schema)
     found = fit_competitor(arm.method, spaces, seed=arm.seed, methods=methods, class_names=schema.classes)
     rows, digest = tables.evaluated, rows_sha256(schema, tables)
     scores = pa.table({"row_id": rows.row_ids, "log_density": found.log_density})
-    with run_files.cannot_write(arm.folder.root):
-        arm.folder.root.mkdir(parents=True, exist_ok=True)
     write_table(arm.folder.scores_file, scores, Stamp(experiments.SCORES_SCHEMA, digest[:16]))
     if pictures.map_simulator(arm.experiment) is not None:
         pictures.write_competitor_map(arm.folder, schema, tables, found)
-    figures = density_figures(found.log_density, true_log_density(rows, schema), outlier_labels(rows, schema))
+    figures = density_figures(found.log_density, *_known_of(rows, schema))
     if not found.is_density:  # the score of a detector is not a density
         figures |= {"mean_log_density": None, "mean_log_density_se": None}
     return {
@@ -445,8 +419,6 @@ def run_images(arm: Arm, report: Report) -> dict[str, Any]:
     model = Manifest.read(run.manifest_file("refine")).outputs["weights/model.npz"]
     identity = run_files.sha256_json({"model": model, "config": fitted.config.identity()})
     engine = loading.LazyEngine(run, fitted.config, loading.open_engine)
-    with run_files.cannot_write(arm.folder.classes_dir):
-        arm.folder.classes_dir.mkdir(parents=True, exist_ok=True)
     blocks, seconds = [], 0.0
     with report.progress("classifying", len(rows), "images") as advance:
         for block, start in enumerate(range(0, len(rows), BLOCK_ROWS)):

@@ -4,12 +4,13 @@ A map has log-densities on a grid, the same for every arm. It spans the box of t
 points serve neither training nor selection.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -57,8 +58,6 @@ _BRIGHTEST = 0.99
 _OURS, _IMPORTANCE = COLOURS["bad"], COLOURS["s1"]
 # Lines of other methods: Tol's muted scheme without its rose, which is too close to our red, and its pale colours.
 _OTHERS = ("#332288", "#44aa99", "#117733", "#999933", "#882255", "#6699cc", "#aa4499", "#997700", "#555555", "#33bbee")
-# Least distance between the names of lines, as a share of the plot's height.
-_NAME_GAP = 0.042
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,6 @@ def write_map(path: Path, found: DensityMap) -> None:
     """Write a map as a table; its log-densities keep their type."""
     digest = sha256_bytes(np.ascontiguousarray(found.points, "<f8").tobytes())
     table = pa.table(dict(zip(_COLUMNS, (*found.points.T.copy(), found.log_density.ravel()), strict=True)))
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_table(path, table, Stamp(MAP_SCHEMA, digest[:16]))
 
 
@@ -214,16 +212,6 @@ def _add_note(figure: "Figure", text: str) -> None:
     figure.supxlabel(text, x=0.01, ha="left", fontsize=12, color=COLOURS["soft"])
 
 
-class Line(NamedTuple):
-    """One line of a chart; NaN breaks it."""
-
-    name: str
-    x: Sequence[float]
-    y: Sequence[float]
-    colour: str
-    is_bold: bool = False
-
-
 @styled
 def draw_dimensions(results: Sequence[Result]) -> bytes | None:
     """Spearman's correlation with the true density against the number of columns, a line per method; None if empty."""
@@ -236,29 +224,24 @@ def draw_dimensions(results: Sequence[Result]) -> bytes | None:
     means = {method: values for method, values in means.items() if any(map(math.isfinite, values))}
     if not means:
         return None
-    printed = [e.paper.get(PAPER, math.nan) for e in experiments]
     title = "Gaussian mixture: agreement with the true density, by the number of columns"
-    figure = new_figure(_WIDTH, 500)
+    figure = _new_picture(500, title)
     axes = figure.add_subplot(xlabel="columns", ylabel="Spearman correlation")
-    axes.set_title(title, loc="left", fontsize=16, fontweight="bold", pad=14)
-    axes.set_xticks(DIMENSIONS, [str(dim) for dim in DIMENSIONS])
-    low = float(np.nanmin([*means.values(), printed]))
-    axes.set(xlim=widen(DIMENSIONS[0], DIMENSIONS[-1], by=0.04), ylim=(min(low, 0.9) - 0.03, 1.01))
-    own = [method for method in means if method in first.recipes]
-    others = [method for method in means if method not in own]
-    lines = []
+    colours = itertools.cycle(_OTHERS)
     for method, values in means.items():
-        look: dict[str, Any] = {"linewidth": 1.6, "markersize": 5}
-        colour = _OURS if method in own else _OTHERS[others.index(method) % len(_OTHERS)]
-        if method in own:
-            look = {"linewidth": 3.6, "markersize": 8, "linestyle": "-" if method == own[0] else "--", "zorder": 3}
-        axes.plot(DIMENSIONS, values, marker="o", color=colour, **look)
-        lines.append(Line(first.method_name(method), DIMENSIONS, values, colour, method in own))
-    ink = COLOURS["ink"]
-    diamonds: dict[str, Any] = {"marker": "D", "markersize": 9, "markerfacecolor": "white", "markeredgewidth": 2}
-    axes.plot(DIMENSIONS, printed, linestyle="none", color=ink, zorder=4, **diamonds)
-    _name_lines(axes, [*lines, Line("in the paper", DIMENSIONS, printed, ink)])
+        look: dict[str, Any] = {"color": _OURS, "linewidth": 3.6, "markersize": 8, "zorder": 3}
+        if method not in first.recipes:
+            look = {"color": next(colours), "linewidth": 1.6, "markersize": 5}
+        style = "--o" if method == PAPER else "-o"
+        axes.plot(DIMENSIONS, values, style, label=first.method_name(method), **look)
+    printed = [e.paper.get(PAPER, math.nan) for e in experiments]
+    look = {"color": COLOURS["ink"], "markersize": 9, "markerfacecolor": "white", "markeredgewidth": 2, "zorder": 4}
+    axes.plot(DIMENSIONS, printed, "D", label="in the paper", **look)
+    axes.set_xticks(DIMENSIONS, [str(dim) for dim in DIMENSIONS])
+    low = min(float(np.nanmin([*means.values(), printed])), 0.9)
+    axes.set(xlim=widen(DIMENSIONS[0], DIMENSIONS[-1], by=0.04), ylim=(low - 0.03, 1.01))
     axes.grid(axis="y")
+    _name_lines(axes, "center left", bbox_to_anchor=(1.0, 0.5), labelspacing=0.8)
     return file_svg(figure, title)
 
 
@@ -296,15 +279,11 @@ def draw_budgets(results: Sequence[Result]) -> bytes | None:
         axes.xaxis.set_minor_locator(NullLocator())
         axes.grid(axis="y")
     # Slightly apart, so that error bars at the same number of draws do not overlap.
-    curves = [
-        Line("bridge", (0.975 * n_draws).tolist(), bridge[:, 0].tolist(), _OURS, is_bold=True),
-        Line("importance sampling", (1.025 * n_draws).tolist(), importance[:, 0].tolist(), _IMPORTANCE),
-    ]
-    bars = zip(curves, (bridge, importance), strict=True)
-    ends = np.concatenate([_draw_curve(left, line.x, means, line.colour) for line, means in bars])
-    left.set_ylim(*widen(float(np.nanmin(ends)), float(np.nanmax(ends)), by=0.1))
-    _name_lines(left, curves)
-    right.set_ylim(0.0, 1.1 * float(np.nanmax(_draw_curve(right, n_draws.tolist(), errors, _OURS))) or 1.0)
+    _draw_curve(left, 0.975 * n_draws, bridge, color=_OURS, label="bridge")
+    _draw_curve(left, 1.025 * n_draws, importance, color=_IMPORTANCE, label="importance sampling")
+    _name_lines(left, "best")
+    _draw_curve(right, n_draws, errors, color=_OURS)
+    right.set_ylim(bottom=0.0)
     _add_note(figure, "Error bars: ± 2 s.e. over seeds of the draws; the model and the test rows are the same.")
     return file_svg(figure, title)
 
@@ -324,37 +303,17 @@ def mean_over_seeds(values: Sequence[float]) -> tuple[float, float]:
     return fmean(values), stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
 
 
-def _draw_curve(axes: "Axes", x: Sequence[float], means: np.ndarray, colour: str) -> np.ndarray:
-    """Draw means (points, 2) with bars of two standard errors where these are known; the ends of all bars."""
+def _draw_curve(axes: "Axes", x: np.ndarray, means: np.ndarray, **look: Any) -> None:
+    """Draw means (points, 2) with bars of two standard errors where these are known."""
     value, se = means.T
     known = np.isfinite(se)
-    axes.errorbar(np.array(x)[known], value[known], 2 * se[known], fmt="none", ecolor=colour, elinewidth=1.6)
-    axes.plot(x, value, "o-", color=colour, markersize=7, linewidth=2.4)
-    return np.concatenate([value, (value - 2 * se)[known], (value + 2 * se)[known]])
+    axes.errorbar(x[known], value[known], 2 * se[known], fmt="none", ecolor=look["color"], elinewidth=1.6)
+    axes.plot(x, value, "o-", markersize=7, linewidth=2.4, **look)
 
 
-def _name_lines(axes: "Axes", lines: Sequence[Line]) -> None:
-    """Write the name of each line to the right of the plot, as near to its end as the other names allow."""
-    low, high = axes.get_ylim()
-    last = [int(np.flatnonzero(np.isfinite(line.y))[-1]) for line in lines]
-    ends = [(line.x[at], line.y[at]) for line, at in zip(lines, last, strict=True)]
-    order = sorted(range(len(lines)), key=lambda index: ends[index][1])
-    heights = [(ends[index][1] - low) / (high - low) for index in order]
-    for index in range(1, len(heights)):  # apart from the bottom, then below the top
-        heights[index] = max(heights[index], heights[index - 1] + _NAME_GAP)
-    heights[-1] = min(heights[-1], 1.0)
-    for index in range(len(heights) - 2, -1, -1):
-        heights[index] = min(heights[index], heights[index + 1] - _NAME_GAP)
-    for index, height in sorted(zip(order, heights, strict=True)):
-        line = lines[index]
-        axes.annotate(
-            shorten(line.name, 28),
-            xy=ends[index],
-            xytext=(1.03, height),
-            textcoords="axes fraction",
-            va="center",
-            fontsize=12,
-            fontweight="bold" if line.is_bold else "normal",
-            arrowprops={"arrowstyle": "-", "color": line.colour, "linewidth": 0.8, "alpha": 0.6},
-            annotation_clip=False,
-        )
+def _name_lines(axes: "Axes", place: str, **look: Any) -> None:
+    """Add a legend of the lines, in the order of their ends."""
+    handles, names = axes.get_legend_handles_labels()
+    ends = [line.get_ydata()[np.isfinite(line.get_ydata())][-1] for line in handles]
+    order = np.argsort(np.negative(ends), kind="stable")
+    axes.legend([handles[index] for index in order], [names[index] for index in order], loc=place, **look)

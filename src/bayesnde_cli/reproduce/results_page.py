@@ -216,20 +216,19 @@ def collect_results(root: Path, page: Path) -> Collected:
     refuse_other_rows(merged)
     before, here = {result.fit for result in old}, {result.fit for result in new}
     maps: dict[Key, pictures.DensityMap] = {}
-    with cannot_write(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        for result in filter(_has_map, merged):
-            arm_file = layout.arm(*result.key).map_file
-            stored = folder / "results-maps" / f"{result.experiment}-{result.method}-seed{result.seed}.parquet"
-            if result.fit in here and arm_file.exists():
-                found = pictures.read_map(arm_file)
-                with np.errstate(over="ignore"):  # below the range of float32 the density is 0 anyway
-                    small = found.log_density.astype(np.float32)  # a file of 11 kB
-                pictures.write_map(stored, found.with_values(small))
-            elif result.fit not in before:  # the stored map is of an earlier fit
+    for result in filter(_has_map, merged):
+        arm_file = layout.arm(*result.key).map_file
+        stored = folder / "results-maps" / f"{result.experiment}-{result.method}-seed{result.seed}.parquet"
+        if result.fit in here and arm_file.exists():
+            found = pictures.read_map(arm_file)
+            with np.errstate(over="ignore"):  # below the range of float32 the density is 0 anyway
+                small = found.log_density.astype(np.float32)  # a file of 11 kB
+            pictures.write_map(stored, found.with_values(small))
+        elif result.fit not in before:  # the stored map is of an earlier fit
+            with cannot_write(folder):
                 stored.unlink(missing_ok=True)
-            if stored.exists():
-                maps[result.key] = pictures.read_map(stored)
+        if stored.exists():
+            maps[result.key] = pictures.read_map(stored)
     write_pictures(maps, merged, folder)
     text = results_page(merged, folder)
     document = {"schema": COLLECTION_SCHEMA, "schema_version": COLLECTION_VERSION}

@@ -61,9 +61,8 @@ def trimmed_kernels(train: Rows, validation: Rows, seed: int, *, blur: float, tr
 
 
 def precisions(
-    x: np.ndarray, is_outlier: np.ndarray, n_splits: int, detectors: Mapping[str, Fit] = ALL,
-    scale: str = "standard",
-) -> dict[str, list[float]]:  # fmt: skip
+    x: np.ndarray, is_outlier: np.ndarray, n_splits: int, detectors: Mapping[str, Fit] = ALL, scale: str = "standard"
+) -> dict[str, list[float]]:
     """Precision at k of every detector on random tenths, k the outliers in the tenth."""
     found: dict[str, list[float]] = {name: [] for name in detectors}
     rng = np.random.default_rng(1)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +33,6 @@ from bayesnde_cli.settings.stage_settings import PosteriorSettings, PrepareSetti
 from bayesnde_cli.stages import evaluate, loading
 from bayesnde_cli.stages.loading import Opened
 from bayesnde_cli.stages.score import DENSITY_SCHEMA
-from bayesnde_cli.tables.model_rows import read_schema
 from fake_engine import FakeEngine
 
 QUIET = Console(quiet=True)
@@ -247,7 +247,7 @@ def test_our_arm_is_on_the_competitors_rows_and_a_restart_replaces_every_stage(b
 def test_budgets_score_with_a_copy_of_the_model_and_leave_it_alone(
     bayesnde: Callable, engines: list, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = {"simulator": "involute", "dim": None, "preset": "paper-involute", "folder": "involute"}
+    small: dict[str, Any] = {"simulator": "involute", "dim": None, "preset": "paper-involute", "folder": "involute"}
     monkeypatch.setitem(EXPERIMENTS, "budget-sweep", replace(EXPERIMENTS["budget-sweep"], **small))
     (own / "result.json").write_text(json.dumps(_result(own) | {"settings": []}))
     before, arm = _files(own), own.with_name("budget-100-seed2")
@@ -261,7 +261,7 @@ def test_budgets_score_with_a_copy_of_the_model_and_leave_it_alone(
 
     copytree = shutil.copytree
 
-    def dies(source: Path, target: Path, *rest: object) -> None:
+    def dies(source: Path, target: Path, *rest: Any) -> None:
         copytree(source, target, *rest)
         if Path(source).name == "warmstart":
             next(path for path in Path(target).rglob("*") if path.is_file()).unlink()
@@ -304,8 +304,9 @@ class _Screen:
     def __init__(self, fails_at: int | None = None) -> None:
         self.n_blocks, self._fails_at = 0, fails_at
 
-    def __call__(self, x: np.ndarray, seed: int, prior: np.ndarray, known: np.ndarray) -> FirstFigures:
+    def __call__(self, x: np.ndarray, seed: int, prior: np.ndarray, known: np.ndarray | None) -> FirstFigures:
         self.n_blocks += 1
+        assert known is not None
         assert known.shape == (len(x),)  # the density given the true class is wanted
         if self.n_blocks == self._fails_at:
             raise KeyboardInterrupt
@@ -366,15 +367,14 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return [tmp_path / "d.csv"]
 
 
-def _arm(experiment: Experiment = LATTICES, method: str = DEFAULT, **request: object) -> Arm:
+def _arm(experiment: Experiment = LATTICES, method: str = DEFAULT, **request: Any) -> Arm:
     return Arm(ExperimentsLayout(Path("r")), replace(experiment, test_rows=None), method, 3, Request(**request))
 
 
 def _prepare(folder: str, files: list[Path], config: PrepareSettings) -> tuple[str, Tables]:
     run = RunLayout(Path(folder))
     arms.prepare_rows(run, files, config, QUIET)
-    schema = read_schema(run)
-    found = read_tables(run)
+    schema, found = read_tables(run)
     return rows_sha256(schema, found), found
 
 
@@ -384,7 +384,7 @@ def test_all_methods_have_the_same_rows_with_the_same_noise(table: list[Path]) -
     schema, tables = competitor_tables(arm, QUIET)
     protocol, _ = _prepare("protocol", table, prepare_settings(LATTICES, None, ()))
     assert digest == protocol == rows_sha256(schema, tables)
-    assert len(ours.evaluated.values) == 40
+    assert len(ours.evaluated) == 40
     # There is noise, and the competitors get it.
     moved = np.abs(make_spaces(tables, schema)["file"].evaluated.x - ours.evaluated.values)
     assert (moved[:, :3] > 0).mean() > 0.99
@@ -398,18 +398,18 @@ def test_all_methods_have_the_same_rows_with_the_same_noise(table: list[Path]) -
     assert unit_interval_shift(arm, QUIET) == unit_interval_shift(few_arm, QUIET)
     # The hash covers everything that a method is given and judged by.
     schema = replace(schema, truth="truth", outlier_label="bad")
-    for index, part in enumerate(tables):
+    for name, part in tables._asdict().items():
         n_rows = len(part)
         y = np.eye(2)[np.arange(n_rows) % 2]
         others = [
-            replace(part, values=part.values[::-1]),
+            replace(part, values=part.take(slice(None, None, -1)).values),
             replace(part, row_ids=part.row_ids + 1),
             replace(part, y=y),
             replace(part, y=1.0 - y),
             replace(part, labels={"bad": pa.array(np.zeros(n_rows))}),
             replace(part, labels={"truth": pa.array(part.log_jacobian)}),
         ]
-        digests = {rows_sha256(schema, Tables(*tables[:index], other, *tables[index + 1 :])) for other in others}
+        digests = {rows_sha256(schema, tables._replace(**{name: other})) for other in others}
         assert len(digests | {digest}) == 1 + len(others)
 
 
@@ -434,9 +434,8 @@ def test_the_shift_to_the_unit_interval_is_that_of_log_densities(table: list[Pat
     arm = _arm()
     shift = unit_interval_shift(arm, QUIET)
     run = arm.layout.prepared("lattices", "protocol", None)
-    schema = read_schema(run)
-    parts = read_tables(run)
-    noisy = [schema.noisy(part.values, part.row_ids) for part in parts]
+    schema, parts = read_tables(run)
+    noisy = [rows.x for rows in make_spaces(parts, schema)["file"]]
     whole = np.concatenate(noisy)
     assert shift == pytest.approx(np.log(whole.max(axis=0) - whole.min(axis=0)).sum(), abs=1e-6)
 

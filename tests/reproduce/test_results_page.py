@@ -194,8 +194,8 @@ def test_budgets_and_times_are_computed_from_all_results(tmp_path: Path) -> None
     [(0.0, "0.00"), (0.00011, "0.000011"), (0.0567, "0.0057"), (0.0996, "0.010"), (123.4, "12.34")],
 )
 def test_small_ratios_of_times_have_two_digits(seconds: float, shown: str, tmp_path: Path) -> None:
-    ours, theirs = ({"seconds_fit": value, "seconds_score": 0.0} for value in (10.0, seconds))
-    results = [result_of("bank", "default", **ours), result_of("bank", "maf", **theirs)]
+    spans = {"default": 10.0, "maf": seconds}
+    results = [result_of("bank", name, seconds_fit=value, seconds_score=0.0) for name, value in spans.items()]
     times = {row[0]: row[4:7] for row in table_of(results_page(results, tmp_path), "timing")}
     assert times["MAF"] == [shown, "2 min 36 s", "0.04"]
 

@@ -62,7 +62,7 @@ def by_class(fit: Fit) -> Fit:
 
 
 def _of_class(rows: Rows, index: int) -> Rows:
-    return replace(rows.take(rows.classes == index), y=None)
+    return replace(rows.take(np.flatnonzero(rows.classes == index)), y=None)
 
 
 def some_rows(rows: np.ndarray, most: int, seed: int) -> np.ndarray:

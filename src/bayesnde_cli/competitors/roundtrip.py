@@ -310,7 +310,7 @@ def _restore(kept: KeptState, first: Any) -> Any:
     arrays = kept.read()
     if arrays is None:
         return first
-    leaves = zip(tf.nest.flatten(first), map(arrays.get, sorted(arrays)), strict=True)
+    leaves = zip(tf.nest.flatten(first), [arrays[name] for name in sorted(arrays)], strict=True)
     return tf.nest.pack_sequence_as(
         first, [tf.constant(array) if tf.is_tensor(leaf) else array.item() for leaf, array in leaves]
     )

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -51,7 +51,6 @@ BLOCK_ROWS = 32  # images that are classified, and stored, together
 _FITTING = ("prepare", "warmstart", "refine")
 _SPLITS = ("train", "validation", TEST_SET)
 _WAIT_SECONDS = 0.5
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -83,8 +82,8 @@ class Arm:
 
     def stage_settings(self) -> FitSettings:
         """The settings of every stage, for a recipe."""
-        options: dict[str, Any] = {"seed": self.seed, "test_rows": self.test_rows, "more": self.settings}
-        return experiments.arm_settings(self.experiment, self.experiment.recipes[self.method], **options)
+        recipe, rows = self.experiment.recipes[self.method], self.test_rows
+        return experiments.arm_settings(self.experiment, recipe, seed=self.seed, test_rows=rows, more=self.settings)
 
     def data_files(self) -> list[Path]:
         """The raw rows: checked files, or simulated rows that all arms of the experiment share."""
@@ -95,20 +94,17 @@ class Arm:
         if not path.exists():
             simulator = make_simulator(experiment.simulator, dim=experiment.dim, latent_dim=None, rotate=False)
             chunks = [np.column_stack(chunk) for chunk in simulate_rows(simulator, SIMULATED_ROWS, SIMULATED_SEED)]
-            columns = zip((*simulator.names, TRUTH_NAME), np.concatenate(chunks).T.copy(), strict=True)
+            columns = list(np.concatenate(chunks).T.copy())
             with run_files.writing(path) as draft:
-                pq.write_table(pa.table(dict(columns)), draft)
+                pq.write_table(pa.table(columns, [*simulator.names, TRUTH_NAME]), draft)
         return [path]
 
     def prepare_shared(self, scaling: str, settings: tuple[str, ...], report: Report) -> RunLayout:
         """A run directory with rows that several arms read; --restart of one arm leaves it alone."""
         run = self.layout.prepared(self.experiment.folder_name, scaling, self.test_rows)
         config = experiments.prepare_settings(self.experiment, self.test_rows, settings)
-        try:
-            _wait_for(lambda: prepare_rows(run, self.data_files(), config, report))
-        except SettingsDiffer as error:
-            hint = f"remove the folder {run.root} and run the same command again"
-            raise SettingsDiffer(error.what, found=error.found, hint=hint) from error
+        hint = f"remove the folder {run.root} and run the same command again"
+        _make_shared(lambda: prepare_rows(run, self.data_files(), config, report), hint)
         return run
 
 
@@ -170,21 +166,21 @@ def _run_base(arm: Arm, recipe: str, report: Report) -> RunLayout:
     whole = EXPERIMENTS[arm.experiment.folder_name]
     plain = replace(arm.request, settings=(), is_restart=False)
     base = Arm(arm.layout, whole, recipe, whole.seeds[0], plain)
-    try:
-        _wait_for(lambda: _run_arm(base, report))
-    except SettingsDiffer as error:
-        line = f"bayesnde reproduce {whole.command} --recipe {recipe} --restart"
-        raise SettingsDiffer(error.what, found=error.found, hint=f"run `{line}` first") from error
+    hint = f"run `bayesnde reproduce {whole.command} --recipe {recipe} --restart` first"
+    _make_shared(lambda: _run_arm(base, report), hint)
     return base.folder.run
 
 
-def _wait_for(make: Callable[[], T]) -> T:
-    """What several shards need: the first process makes it, the others wait."""
+def _make_shared(make: Callable[[], object], hint: str) -> None:
+    """Make what several shards need; while another process makes it, wait. The hint is for other settings."""
     while True:
         try:
-            return make()
+            make()
+            return
         except StageBusy:
             stopping.sleep(_WAIT_SECONDS)
+        except SettingsDiffer as error:
+            raise SettingsDiffer(error.what, found=error.found, hint=hint) from error
 
 
 def _refuse_other(found: Result, arm: Arm) -> None:
@@ -224,16 +220,15 @@ def prepare_rows(run: RunLayout, files: list[Path], config: PrepareSettings, rep
     prepare.run_on(run, sources, describe_sources(sources, files), config, report, is_restart=False)
 
 
-def read_tables(run: RunLayout) -> Tables:
-    """Training, validation and test rows of a run directory."""
-    return Tables(*(read_split(run, split, with_values=True) for split in _SPLITS))
+def read_tables(run: RunLayout) -> tuple[Schema, Tables]:
+    """The schema of a run directory, and its training, validation and test rows."""
+    return read_schema(run), Tables(*(read_split(run, split, with_values=True) for split in _SPLITS))
 
 
 def competitor_tables(arm: Arm, report: Report) -> tuple[Schema, Tables]:
     """All rows for a competitor, in the units of the file and mapped through the columns' own distributions."""
-    run = arm.prepare_shared("marginal", ("prepare.scale=marginal", "prepare.scale_on=train"), report)
-    schema = read_schema(run)
-    return schema, read_tables(run)
+    settings = ("prepare.scale=marginal", "prepare.scale_on=train")
+    return read_tables(arm.prepare_shared("marginal", settings, report))
 
 
 def unit_interval_shift(arm: Arm, report: Report) -> float:
@@ -278,8 +273,7 @@ def run_own(arm: Arm, report: Report) -> dict[str, Any]:
         _fit_model(arm, settings, report)
     report.note(str(run_density(run, Asked(), settings.density, report, factory=loading.open_engine)))
     metrics = run_evaluate(run, Asked(), settings.evaluate, report).metrics
-    schema = read_schema(run)
-    tables = read_tables(run)
+    schema, tables = read_tables(run)
     scored = Manifest.read(run.manifest_file("density", TEST_SET))
     if pictures.map_simulator(arm.experiment) is not None:
         pictures.write_own_map(arm.folder, settings.evaluate)

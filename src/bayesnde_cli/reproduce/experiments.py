@@ -13,15 +13,9 @@ from typing import Any, TypeAlias, TypeVar
 from bayesnde_cli.errors import BadArtifact, BadUsage, nearest_hint
 from bayesnde_cli.formatting import aligned, duration
 from bayesnde_cli.runs.blocks import Shard
+from bayesnde_cli.settings import stage_settings
 from bayesnde_cli.settings.declare import StageSettings
 from bayesnde_cli.settings.resolve import FitSettings, read_preset, resolve
-from bayesnde_cli.settings.stage_settings import (
-    DensitySettings,
-    EvaluateSettings,
-    PrepareSettings,
-    RefineSettings,
-    WarmstartSettings,
-)
 
 ALL, DEFAULT, PAPER = "all", "default", "paper"
 DIMENSIONS = (2, 5, 10, 15, 20, 25)
@@ -250,17 +244,21 @@ def arm_settings(
     evaluate = [f"evaluate.seed={seed}", "evaluate.baselines=false", "evaluate.accuracy_rows=0", *more]
     return FitSettings(
         prepare_settings(experiment, test_rows, (*recipe.settings, *recipe.fixed, *more)),
-        of(WarmstartSettings),
-        of(RefineSettings),
-        of(DensitySettings),
-        resolve(EvaluateSettings, flags={}, environ={}, assignments=evaluate),
+        of(stage_settings.WarmstartSettings),
+        of(stage_settings.RefineSettings),
+        of(stage_settings.DensitySettings),
+        resolve(stage_settings.EvaluateSettings, flags={}, environ={}, assignments=evaluate),
     )
 
 
-def prepare_settings(experiment: Experiment, test_rows: int | None, settings: Sequence[str]) -> PrepareSettings:
+def prepare_settings(
+    experiment: Experiment, test_rows: int | None, settings: Sequence[str]
+) -> stage_settings.PrepareSettings:
     """The experiment's protocol of the data, with some settings changed."""
     limit = [] if test_rows is None else [f"prepare.test_rows={test_rows}"]
-    return resolve(PrepareSettings, flags={}, environ={}, preset=experiment.preset, assignments=[*limit, *settings])
+    return resolve(
+        stage_settings.PrepareSettings, flags={}, environ={}, preset=experiment.preset, assignments=[*limit, *settings]
+    )
 
 
 # Results

@@ -18,16 +18,8 @@ from scipy.stats import rankdata
 
 from bayesnde_cli.competitors import Competitor, Tables, make_spaces
 from bayesnde_cli.report.plots import COLOURS, add_colour_bar, file_svg, new_figure, shorten, styled, widen
-from bayesnde_cli.reproduce.experiments import (
-    BUDGETS,
-    DIMENSIONS,
-    EXPERIMENTS,
-    PAPER,
-    SPEARMAN,
-    Experiment,
-    Key,
-    Result,
-)
+from bayesnde_cli.reproduce import experiments
+from bayesnde_cli.reproduce.experiments import DIMENSIONS, EXPERIMENTS, PAPER, Experiment, Key, Result
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.runs.files import sha256_bytes
@@ -215,10 +207,10 @@ def _add_note(figure: "Figure", text: str) -> None:
 @styled
 def draw_dimensions(results: Sequence[Result]) -> bytes | None:
     """Spearman's correlation with the true density against the number of columns, a line per method; None if empty."""
-    experiments = [EXPERIMENTS[f"gmm-{dim}"] for dim in DIMENSIONS]
-    first = experiments[0]
+    shown = [EXPERIMENTS[f"gmm-{dim}"] for dim in DIMENSIONS]
+    first = shown[0]
     means = {
-        method: [mean_over_seeds(_read_figures(results, e.folder_name, method))[0] for e in experiments]
+        method: [mean_over_seeds(_read_figures(results, e.folder_name, method))[0] for e in shown]
         for method in first.all_methods
     }
     means = {method: values for method, values in means.items() if any(map(math.isfinite, values))}
@@ -234,7 +226,7 @@ def draw_dimensions(results: Sequence[Result]) -> bytes | None:
             look = {"color": next(colours), "linewidth": 1.6, "markersize": 5}
         style = "--o" if method == PAPER else "-o"
         axes.plot(DIMENSIONS, values, style, label=first.method_name(method), **look)
-    printed = [e.paper.get(PAPER, math.nan) for e in experiments]
+    printed = [e.paper.get(PAPER, math.nan) for e in shown]
     look = {"color": COLOURS["ink"], "markersize": 9, "markerfacecolor": "white", "markeredgewidth": 2, "zorder": 4}
     axes.plot(DIMENSIONS, printed, "D", label="in the paper", **look)
     axes.set_xticks(DIMENSIONS, [str(dim) for dim in DIMENSIONS])
@@ -251,7 +243,7 @@ def draw_budgets(results: Sequence[Result]) -> bytes | None:
     from matplotlib.ticker import NullLocator
 
     points = {}  # (bridge, importance sampling, reported error), each a mean with its standard error
-    for budget in BUDGETS:
+    for budget in experiments.BUDGETS:
         arm = EXPERIMENTS["budget-sweep"].folder_name, f"budget-{budget}"
         found = [
             _read_figures(results, *arm),
@@ -289,7 +281,7 @@ def draw_budgets(results: Sequence[Result]) -> bytes | None:
 
 
 def _read_figures(
-    results: Iterable[Result], folder: str, method: str, *, part: str | None = None, figure: str = SPEARMAN
+    results: Iterable[Result], folder: str, method: str, *, part: str | None = None, figure: str = experiments.SPEARMAN
 ) -> list[float]:
     """A figure of all seeds of a method."""
     found = [r.figures if part is None else r.figures.get(part, {}) for r in results if r.key[:2] == (folder, method)]

@@ -1,5 +1,6 @@
 """Neural densities against closed forms, and their training: reproducible, resumable, no longer than rows allow."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -277,7 +278,7 @@ def test_training_ends_by_patience_and_keeps_the_best_weights(monkeypatch: pytes
     from bayesnde_cli.competitors import neural as module
 
     made = module.KINDS["made"]
-    length = module.Length(steps=3000, check_every=20, patience=60, most_epochs_unchecked=None)
+    length = module.Length(steps=3000, check_every=20, patience=60, most_epochs_unchecked=math.inf)
     monkeypatch.setattr(module, "KINDS", {"made": made._replace(length=length)})
     train, validation = normal(20, 1), normal(500, 2)
     fitted = make_neural("made")(train, validation, 0)

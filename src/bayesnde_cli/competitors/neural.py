@@ -239,14 +239,12 @@ class Length:
     check_every: int = 200
     patience: int = 2_000  # steps without a better validation check
     weight_decay: float = 1e-6
-    most_epochs_unchecked: int | None = 12  # a small table is soon overfitted
+    most_epochs_unchecked: float = 12  # a small table is soon overfitted
 
     def scale(self, share: float, n_rows: int) -> "Length":
         """A share of the steps, with checks frequent enough for this number of training rows."""
         steps = max(1, round(share * self.steps))
-        most = math.inf
-        if self.most_epochs_unchecked is not None:
-            most = self.most_epochs_unchecked * max(1, n_rows // _BATCH_ROWS)
+        most = self.most_epochs_unchecked * max(1, n_rows // _BATCH_ROWS)
         return replace(self, steps=steps, check_every=int(min(self.check_every, steps, most)))
 
 
@@ -277,7 +275,7 @@ KINDS: Mapping[str, Kind] = {
     # The paper's hundred blocks would take hours without a GPU. It learns slowly, and a check costs many steps.
     "resflow": Kind(
         ResidualFlow,
-        Length(steps=3_000, weight_decay=1e-5, most_epochs_unchecked=None),
+        Length(steps=3_000, weight_decay=1e-5, most_epochs_unchecked=math.inf),
         {"blocks": N_BLOCKS, "paper_blocks": 100, "hidden": f"2x{HIDDEN}"},
         is_conditional=False,
     ),

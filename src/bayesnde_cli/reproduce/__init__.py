@@ -1,1 +1,1 @@
-"""Room."""
+"""The paper's experiments, run again and compared with the paper and with competitors."""

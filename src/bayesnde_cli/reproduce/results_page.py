@@ -253,11 +253,7 @@ def write_pictures(maps: Mapping[Key, pictures.DensityMap], results: Sequence[Re
 
 def merge(old: Iterable[Result], new: Iterable[Result]) -> list[Result]:
     """One result of every arm, the newer one, in the order of the experiments, then of methods and seeds."""
-    by_key: dict[Key, Result] = {}
-    for result in (*old, *new):
-        other = by_key.get(result.key)
-        if other is None or result.ended >= other.ended:
-            by_key[result.key] = result
+    by_key = {result.key: result for result in sorted((*old, *new), key=lambda result: result.ended)}
     places = {name: index for index, name in enumerate(EXPERIMENTS)}
     return sorted(by_key.values(), key=lambda r: (places.get(r.experiment, len(places)), not r.is_own, *r.key[1:]))
 
@@ -282,12 +278,9 @@ def _read_store(store: Path) -> list[Result]:
     if not store.exists():
         return []
     found = read_object(store)
-    if found.get("schema") != COLLECTION_SCHEMA or not isinstance(found.get("results"), list):
-        raise BadArtifact(
-            f"{store} does not hold results of experiments",
-            found="another document",
-            hint="name another page with --out",
-        )
+    if found.get("schema") != COLLECTION_SCHEMA:
+        what, hint = f"{store} does not hold results of experiments", "name another page with --out"
+        raise BadArtifact(what, found="another document", hint=hint)
     return [experiments.parse_result(entry, store) for entry in found["results"]]
 
 

@@ -69,8 +69,7 @@ def _section(experiment: Experiment, results: Sequence[Result], folder: Path) ->
     own = [name for name in experiment.recipes if name in groups]
     others = [name for name in groups if name not in own]
     others.sort(key=lambda name: -_mean(groups[name], experiment.figure))
-    has_paper_rows = experiment.name not in ("budget-sweep", "timing")
-    listed = {*groups, *(experiment.paper if has_paper_rows else ())}
+    listed = {*groups, *(experiment.paper if experiment.name not in ("budget-sweep", "timing") else ())}
     missing = [experiment.method_name(name) for name in experiment.all_methods if groups and name not in listed]
     picture = f"results-{experiment.picture or experiment.name}.svg"
     return {
@@ -152,7 +151,7 @@ def _gain(result: Result) -> str:
     if gain is None:
         return ""
     decimals = min(4, max(2, 1 - _exponent(se))) if se else 2
-    return _fixed(gain, decimals) if se is None else f"{_fixed(gain, decimals)} ± {_fixed(se, decimals)}"
+    return f"{gain:z.{decimals}f}" + ("" if se is None else f" ± {se:.{decimals}f}")
 
 
 def _over_seeds(values: Iterable[float]) -> str:
@@ -163,15 +162,11 @@ def _over_seeds(values: Iterable[float]) -> str:
 def _ratio(seconds: float, own: float) -> str:
     """A ratio with two decimals; with two significant digits where these would be too few."""
     ratio = seconds / own
-    return _fixed(ratio, 1 - _exponent(ratio) if 0 < ratio < 0.01 else 2)
+    return f"{ratio:.{1 - _exponent(ratio) if 0 < ratio < 0.01 else 2}f}"
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else _fixed(value, 4 if abs(value) < 1.5 else 2)
-
-
-def _fixed(value: float, decimals: int) -> str:
-    return f"{round(value, decimals) + 0.0:.{decimals}f}"  # zero has no sign
+    return "" if value is None else f"{value:z.{4 if abs(value) < 1.5 else 2}f}"  # z: zero has no sign
 
 
 def _exponent(value: float) -> int:

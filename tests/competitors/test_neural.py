@@ -2,14 +2,13 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from bayesnde_cli.competitors import Method, Tables, fit_competitor, make_neural
+from bayesnde_cli.competitors import Method, Tables, fit_competitor, make_neural, plain
 from bayesnde_cli.competitors.plain import Fitted
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.settings.stage_settings import NEURAL_BASELINES
@@ -214,9 +213,7 @@ def test_the_same_seed_gives_the_same_numbers_and_far_rows_and_single_columns_wo
 
 
 @pytest.mark.parametrize("name", NEURAL_BASELINES)
-def test_an_interrupted_fit_resumes_to_the_same_numbers(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_fit_resumes_to_the_same_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from bayesnde_cli.competitors import neural as module
 
     checks: list[float] = []
@@ -233,7 +230,8 @@ def test_an_interrupted_fit_resumes_to_the_same_numbers(
     train, validation, rows = normal(200, 1), normal(60, 2), normal(40, 3)
     whole = make_neural(name)(train, validation, 1)
     n_checks = len(checks)
-    keeper = StoppingKeeper(tmp_path, monkeypatch)
+    monkeypatch.setattr(plain, "_SECONDS_BETWEEN", 0.0)
+    keeper = StoppingKeeper()
     keeper.n_left = 1
     with pytest.raises(Stopped):
         make_neural(name, keeper=keeper)(train, validation, 1)
@@ -248,7 +246,7 @@ def test_an_interrupted_fit_resumes_to_the_same_numbers(
     for own_train, own_validation, seed in ((train, validation, 1), (train, validation, 2), (rows, validation, 2)):
         make_neural(name, 0.05, keeper)(own_train, own_validation, seed)
     make_neural(name, 0.05, keeper)(train, rows, 2)
-    assert len(list(tmp_path.iterdir())) == 5
+    assert len(keeper) == 5
 
 
 @pytest.mark.parametrize(

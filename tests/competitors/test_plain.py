@@ -1,7 +1,6 @@
 """Plain estimators against closed forms and scikit-learn, and the saved states of long fits."""
 
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +13,7 @@ from bayesnde_cli.competitors.plain import BANDWIDTHS, by_class, log_kernel_dens
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.settings.resolve import read_preset
 from normal_rows import normal, with_classes
+from stopping_keeper import StoppingKeeper
 
 
 def _two_modes(n: int, seed: int = 0) -> Rows:
@@ -106,10 +106,10 @@ def test_large_tables_are_thinned_and_extreme_rows_have_no_density(monkeypatch: 
     assert not np.isfinite(by_class(plain.gaussian)(train, train, 0).score(Rows(np.full((1, 2), 1e200)))).any()
 
 
-def test_states_are_saved_now_and_then_and_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_are_saved_now_and_then_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(plain, "time", SimpleNamespace(monotonic=lambda: now))
-    state = plain.KeptState(lambda digest: tmp_path / digest, "settings", normal(5, 1))
+    state = plain.KeptState(StoppingKeeper(), "settings", normal(5, 1))
     for now, is_last, saved in ((9.0, False, None), (11.0, False, 11.0), (20.0, False, 11.0), (20.5, True, 20.5)):
         state.write(partial(dict, now=np.array(now)), is_last=is_last)
         assert (state.read() or {}).get("now") == saved

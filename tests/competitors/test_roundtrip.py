@@ -1,7 +1,6 @@
 """Roundtrip: its estimator against the closed form of linear generators, and short fits to Gaussian rows."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import tensorflow as tf
 from linear_gaussian_oracle import LinearGaussianOracle
 from scipy import stats
 
-from bayesnde_cli.competitors import roundtrip
+from bayesnde_cli.competitors import plain, roundtrip
 from bayesnde_cli.competitors.plain import Fitted, KeptState
 from bayesnde_cli.competitors.roundtrip import (
     FREEDOMS,
@@ -27,7 +26,6 @@ from bayesnde_cli.errors import NumericalFailure
 from bayesnde_cli.model.coders import Networks
 from bayesnde_cli.model.layers import Parameters
 from bayesnde_cli.rows import Rows
-from bayesnde_cli.runs.files import read_arrays
 from bayesnde_cli.settings.stage_settings import TrainingSettings
 from bayesnde_cli.training import recipes
 from bayesnde_cli.training.loop import Phase
@@ -220,16 +218,15 @@ def test_a_short_conditional_fit_comes_near_the_density_of_each_class(fitted: Fi
     assert chosen == settings
 
 
-def test_an_interrupted_training_resumes_to_the_same_numbers(
-    fitted: Fitted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keeper = StoppingKeeper(tmp_path, monkeypatch)
+def test_an_interrupted_training_resumes_to_the_same_numbers(fitted: Fitted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "_SECONDS_BETWEEN", 0.0)
+    keeper = StoppingKeeper()
     fit = roundtrip_fit(SMALL, n_draws=1000, keeper=keeper)
     keeper.n_left = 3
     with pytest.raises(Stopped):
         fit(TRAIN, VALIDATION, 1)
-    (state,) = tmp_path.iterdir()
-    assert read_arrays(state)[0]["00000"] == 3  # of 4 rounds
+    (state,) = keeper.values()
+    assert state["00000"] == 3  # of 4 rounds
     scores = fitted.score(EVALUATED)
     for n_left in (-1, -1):  # one more round; none when it is done
         again = fit(TRAIN, VALIDATION, 1)

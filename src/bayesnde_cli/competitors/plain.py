@@ -9,17 +9,14 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from scipy.stats import Covariance, multivariate_normal
 
 from bayesnde_cli import __version__, stopping
-from bayesnde_cli.errors import BadArtifact, MissingArtifact
 from bayesnde_cli.rng import derive_seed, generator
 from bayesnde_cli.rows import Rows
-from bayesnde_cli.runs import files
 
 
 class Fitted(NamedTuple):
@@ -224,34 +221,37 @@ def log_kernel_density(x: np.ndarray, kernels: np.ndarray, bandwidths: Sequence[
 
 # Least time between two saves.
 _SECONDS_BETWEEN = 10.0
-# The file for the state of a fit, by the digest of its settings and rows.
-Keeper = Callable[[str], Path]
+
+
+class Keeper(Protocol):
+    """Storage for the states of fits."""
+
+    def read(self, digest: str) -> dict[str, np.ndarray] | None:
+        """The saved state of a fit; None if there is none that can be read."""
+
+    def write(self, digest: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Replace the saved state of a fit."""
 
 
 class KeptState:
-    """The saved state of one fit. Without a keeper it saves nothing."""
+    """The saved state of one fit, known by the digest of its settings and rows. Without a keeper it saves nothing."""
 
     def __init__(self, keeper: Keeper | None, settings: object, *parts: Rows) -> None:
+        self._keeper, self._written = keeper, time.monotonic()
         digest = hashlib.sha256(repr((settings, __version__)).encode())
         for rows in parts:
             for array in (rows.x, rows.classes):
                 content = np.ascontiguousarray([] if array is None else array)
                 digest.update(f"{content.dtype} {content.shape}".encode() + content.tobytes())
-        self._file = None if keeper is None else keeper(digest.hexdigest())
-        self._written = time.monotonic()
+        self._digest = digest.hexdigest()
 
     def read(self) -> dict[str, np.ndarray] | None:
-        """The saved arrays, if there are any that can be read."""
-        if self._file is None:
-            return None
-        files.sweep(self._file.parent)
-        try:
-            return files.read_arrays(self._file)[0]
-        except (MissingArtifact, BadArtifact):  # only time is lost
-            return None
+        """The saved arrays, if there are any."""
+        return None if self._keeper is None else self._keeper.read(self._digest)
 
     def write(self, arrays: Callable[[], Mapping[str, np.ndarray]], *, is_last: bool = False) -> None:
         """Save the state, unless it was saved a moment ago and more states follow."""
-        if self._file is not None and (is_last or time.monotonic() - self._written >= _SECONDS_BETWEEN):
-            files.write_arrays(self._file, arrays(), {})
-            self._written = time.monotonic()
+        if self._keeper is None or (not is_last and time.monotonic() - self._written < _SECONDS_BETWEEN):
+            return
+        self._keeper.write(self._digest, arrays())
+        self._written = time.monotonic()

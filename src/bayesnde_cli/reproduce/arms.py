@@ -7,7 +7,7 @@ finished arm is not run again.
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from bayesnde_cli import __version__, stopping
 from bayesnde_cli.answers.fitted_run import fitted_run
 from bayesnde_cli.competitors import Tables, fit_competitor, make_methods, make_spaces, require_packages
-from bayesnde_cli.errors import SettingsDiffer, StageBusy
+from bayesnde_cli.errors import BadArtifact, MissingArtifact, SettingsDiffer, StageBusy
 from bayesnde_cli.formatting import Report
 from bayesnde_cli.model.backend import load_tensorflow
 from bayesnde_cli.report.collect import stage_seconds
@@ -369,11 +369,28 @@ def density_figures(log_density: np.ndarray, truth: np.ndarray | None, is_outlie
 # Competitors
 
 
+class _FitStates:
+    """The states of a competitor's unfinished fits, in the folder of its arm: a `Keeper`."""
+
+    def __init__(self, arm: ArmLayout) -> None:
+        self._arm = arm
+
+    def read(self, digest: str) -> dict[str, np.ndarray] | None:
+        run_files.sweep(self._arm.root)
+        try:
+            return run_files.read_arrays(self._arm.fit_file(digest))[0]
+        except (MissingArtifact, BadArtifact):  # only time is lost
+            return None
+
+    def write(self, digest: str, arrays: Mapping[str, np.ndarray]) -> None:
+        run_files.write_arrays(self._arm.fit_file(digest), arrays, {"fit": digest})
+
+
 def run_competitor(arm: Arm, report: Report) -> dict[str, Any]:
     """Fit the competitor, score the test rows, and store its density map if the experiment has maps."""
     report.note(f"fitting {arm.method}")
     schema, tables = competitor_tables(arm, report)
-    methods = make_methods(arm.folder.fit_file)
+    methods = make_methods(_FitStates(arm.folder))
     spaces = make_spaces(tables, schema)
     found = fit_competitor(arm.method, spaces, seed=arm.seed, methods=methods, class_names=schema.classes)
     rows, digest = tables.evaluated, rows_sha256(schema, tables)

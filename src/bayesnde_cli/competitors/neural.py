@@ -4,7 +4,6 @@ PyTorch, zuko and normflows are an extra: this module is imported when a neural 
 """
 
 import copy
-import io
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -396,27 +395,35 @@ class _State:
         self.is_done = self.step == self.length.steps or self.step - self.best_step >= self.length.patience
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The state as one array, the bytes of a PyTorch file."""
-        state = {
-            "weights": self.network.state_dict(),
-            "best_weights": self.best_weights,
-            "adam": self.optimizer.state_dict(),
-            "random": self.random.get_state(),
-            "order": self._order,
-            "numbers": [self._start, self.step, self.n_skipped, self.best_step, self.is_done, self.best],
+        """The state as arrays by name."""
+        adam = self.optimizer.state_dict()["state"]
+        moments = {f"{index}/{name}": value for index, own in adam.items() for name, value in own.items()}
+        groups = {"weights": self.network.state_dict(), "best": self.best_weights, "adam": moments}
+        tensors = {f"{group}/{name}": value for group, own in groups.items() for name, value in own.items()}
+        tensors |= {"random": self.random.get_state(), "order": self._order}
+        numbers = [self._start, self.step, self.n_skipped, self.best_step, int(self.is_done)]
+        return {name: value.numpy() for name, value in tensors.items()} | {
+            "numbers": np.array(numbers),
+            "best": np.array(self.best),
         }
-        file = io.BytesIO()
-        torch.save(state, file)
-        return {"state": np.frombuffer(file.getvalue(), np.uint8)}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Take the state from these arrays."""
-        state = torch.load(io.BytesIO(arrays["state"].tobytes()), weights_only=True)
-        self.network.load_state_dict(state["weights"])
-        self.optimizer.load_state_dict(state["adam"])
-        self.random.set_state(state["random"])
-        self._order, self.best_weights = state["order"], state["best_weights"]
-        self._start, self.step, self.n_skipped, self.best_step, self.is_done, self.best = state["numbers"]
+        groups: dict[str, dict[str, Tensor]] = {"weights": {}, "best": {}, "adam": {}}
+        for name, array in arrays.items():
+            group, separator, rest = name.partition("/")
+            if separator:
+                groups[group][rest] = torch.from_numpy(array)
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, value in groups["adam"].items():
+            index, _, kind = name.partition("/")
+            moments.setdefault(int(index), {})[kind] = value
+        self.network.load_state_dict(groups["weights"])
+        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": moments})
+        self.random.set_state(torch.from_numpy(arrays["random"]))
+        self._order, self.best_weights = torch.from_numpy(arrays["order"]), groups["best"]
+        self._start, self.step, self.n_skipped, self.best_step, is_done = arrays["numbers"].tolist()
+        self.best, self.is_done = float(arrays["best"]), bool(is_done)
 
 
 @contextmanager

@@ -279,8 +279,8 @@ def test_a_stage_at_work_is_not_discarded(layout):
 )
 def test_a_leftover_checkpoint_is_removed_and_no_other(layout, identity, is_busy, is_half_removed, n_left):
     write_arrays(layout.checkpoint_file("refine"), {"a": np.ones(2)}, {"identity": OURS})
-    for look in (0, 3):
-        write_arrays(layout.look_file("refine", look), {"a": np.ones(2)}, {})
+    for check in (0, 3):
+        write_arrays(layout.check_file("refine", check), {"a": np.ones(2)}, {})
     if is_half_removed:
         layout.checkpoint_file("refine").unlink()
     if is_busy:

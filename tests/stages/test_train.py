@@ -196,7 +196,7 @@ def test_the_paper_s_two_stages_run_with_every_term_in_the_history(bayesnde: Cal
         assert name == "loss" or values[1:] == [None] * 2
     selection = _table(run / "warmstart/selection.parquet")
     assert [row["rank"] for row in selection if row["is_chosen"]] == [min(row["rank"] for row in selection)]
-    assert not list((run / "warmstart/checkpoint").glob("look-*"))
+    assert not list((run / "warmstart/checkpoint").glob("check-*"))
     terms = ["--mmd-weight", "10", "--correlation-weight", "0.3", "--log-variance-weight", "0.01"]
     update = ["--latent-update", "map", "--select", "plug-in", "--epochs", "2"]
     refined = bayesnde("refine", "--run", run, *CHECKS, *update, *terms)

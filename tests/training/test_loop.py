@@ -50,7 +50,7 @@ def test_checks_are_evenly_spaced_with_the_last_at_the_end(n_rounds: int, n_chec
 
 
 LAYOUT = RunLayout(Path("run"))
-STATE, WEIGHTS = Path("run/warmstart/checkpoint/state.npz"), Path("run/warmstart/checkpoint/look-00001.npz")
+STATE, WEIGHTS = Path("run/warmstart/checkpoint/state.npz"), Path("run/warmstart/checkpoint/check-00001.npz")
 IDENTITY = {"settings": {"seed": 1}}
 CHECKS = [{"phase": "elbo", "round": n, "marginal": value} for n, value in enumerate([-3.0, -1.0])]
 

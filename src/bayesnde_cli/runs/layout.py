@@ -93,9 +93,9 @@ class RunLayout:
         """The state from which a training stage resumes."""
         return self.checkpoint_dir(stage) / "state.npz"
 
-    def look_file(self, stage: str, look: int) -> Path:
+    def check_file(self, stage: str, check: int) -> Path:
         """The weights at a validation check."""
-        return self.checkpoint_dir(stage) / f"look-{look:05d}.npz"
+        return self.checkpoint_dir(stage) / f"check-{check:05d}.npz"
 
     def weights_dir(self, stage: str) -> Path:
         return self.stage_dir(stage) / "weights"

@@ -226,7 +226,7 @@ class Checkpoints:
         """Save the progress."""
         leaves = {f"{index:05d}": leaf.numpy() for index, leaf in enumerate(tf.nest.flatten(progress.state))}
         facts = {"identity": self._identity, "phase": progress.phase, "n_rounds": progress.n_rounds}
-        write_arrays(self._state_file, leaves, facts | {"history": progress.history, "looks": progress.checks})
+        write_arrays(self._state_file, leaves, facts | {"history": progress.history, "checks": progress.checks})
 
     def read(self, template: Callable[[int], Any]) -> Progress | None:
         """The saved progress, its state in the structure of `template(phase)`.
@@ -241,7 +241,7 @@ class Checkpoints:
             arrays, facts = read_arrays(self._state_file)
             if differences := compare(facts["identity"], self._identity):
                 raise settings_differ(self._layout, self._stage, None, differences)
-            for check in self._kept(facts["looks"]):
+            for check in self._kept(facts["checks"]):
                 self.weights(check)
         except (BadArtifact, MissingArtifact, SettingsDiffer):
             if not self._is_restart:
@@ -250,16 +250,16 @@ class Checkpoints:
             return None
         leaves = [tf.constant(arrays[name]) for name in sorted(arrays)]
         state = tf.nest.pack_sequence_as(template(facts["phase"]), leaves)
-        return Progress(facts["phase"], facts["n_rounds"], state, facts["history"], facts["looks"])
+        return Progress(facts["phase"], facts["n_rounds"], state, facts["history"], facts["checks"])
 
     def write_weights(self, check: int, weights: Parameters) -> None:
         """Save the weights of a validation check."""
         arrays = {name: tensor.numpy() for name, tensor in weights.items()}
-        write_arrays(self._layout.look_file(self._stage, check), arrays, {})
+        write_arrays(self._layout.check_file(self._stage, check), arrays, {})
 
     def weights(self, check: int) -> dict[str, np.ndarray]:
         """The saved weights of a validation check."""
-        return read_arrays(self._layout.look_file(self._stage, check))[0]
+        return read_arrays(self._layout.check_file(self._stage, check))[0]
 
     def _kept(self, checks: Sequence[dict[str, Any]]) -> list[int]:
         """The checks whose weights may still be selected; by rank, any may be."""
@@ -271,4 +271,4 @@ class Checkpoints:
         """Remove the weights of validation checks that can no longer be selected."""
         with contextlib.suppress(OSError):  # leftovers are removed when the stage is complete
             for check in set(range(len(checks))).difference(self._kept(checks)):
-                self._layout.look_file(self._stage, check).unlink(missing_ok=True)
+                self._layout.check_file(self._stage, check).unlink(missing_ok=True)

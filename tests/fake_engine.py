@@ -126,8 +126,8 @@ def pretend_refined(run: Path, weights: bytes = b"weights") -> None:
     prepared = Manifest.read(layout.manifest_file("prepare"))
     inputs = {"prepare/train.parquet": {**prepared.outputs["train.parquet"], "path": "prepare/train.parquet"}}
     folder = layout.stage_dir("refine")
-    layout.weights_dir("refine").mkdir(parents=True, exist_ok=True)
-    outputs = [layout.weights_dir("refine") / "model.npz", layout.latents_file()]
+    layout.weights_file("refine").parent.mkdir(parents=True, exist_ok=True)
+    outputs = [layout.weights_file("refine"), layout.latents_file()]
     for path in outputs:
         path.write_bytes(weights)
     Manifest(

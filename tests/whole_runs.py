@@ -45,7 +45,7 @@ def whole_run(folder: Path, *, seed: int = 0, is_evaluated: bool = True) -> Path
 def _trained(layout: RunLayout, stage: str, reads: str, rng: np.random.Generator) -> None:
     """What a training stage leaves, filled with random numbers."""
     prepared = Manifest.read(layout.manifest_file("prepare"))
-    names = [layout.history_file(stage), layout.selection_file(stage), layout.weights_dir(stage) / "model.npz"]
+    names = [layout.history_file(stage), layout.selection_file(stage), layout.weights_file(stage)]
     steps = {"phase": ["elbo"] * 3, "epoch": [1.0, 2.0, 3.0], "step": [10, 20, 30]}
     tables = {"history": pa.table({**steps, "loss": rng.normal(size=3)})}
     looks = {"is_chosen": [False, True, False], "marginal": rng.normal(size=3), "marginal_se": [0.1] * 3}
@@ -59,7 +59,7 @@ def _trained(layout: RunLayout, stage: str, reads: str, rng: np.random.Generator
         if path.stem in tables:
             write_table(path, tables[path.stem], Stamp(path.stem, prepared.run_id))
     arrays, facts = small_networks(rng)
-    write_arrays(layout.weights_dir(stage) / "model.npz", arrays, {**facts, "run_id": prepared.run_id})
+    write_arrays(layout.weights_file(stage), arrays, {**facts, "run_id": prepared.run_id})
     upstream, _, output = reads.partition("/")
     recorded = Manifest.read(layout.manifest_file(upstream)).outputs[output]
     Manifest(

@@ -40,7 +40,7 @@ from bayesnde_cli.stages import loading, prepare, score, scoring_job, train
 from bayesnde_cli.stages.loading import Opened
 from bayesnde_cli.tables.columns import Kind
 from bayesnde_cli.tables.model_rows import read_schema
-from bayesnde_cli.tables.sources import made_up_names, normalise_words
+from bayesnde_cli.tables.sources import made_up_names, normalise_words, sources_of
 from bayesnde_cli.tables.splits import MIN_ROWS
 
 # The column of the classes in the run of a conditional model.
@@ -131,7 +131,7 @@ class BayesNDE(DensityMixin, BaseEstimator):
         folder, report = _RunFolder(self.run), _Report(quiet=not self.verbose)
         layout = RunLayout(folder.path)
         with _write_file(rows, y, class_column) as file:
-            prepare.run(layout, [file], config, report, stdin=io.BytesIO(), is_restart=False)
+            prepare.run_prepare(layout, [file], sources_of([file]), config, report)
         train.run_warmstart(layout, warmstart, report)
         train.run_refine(layout, refine, report)
         self._frame_package = type(X).__module__.partition(".")[0] if hasattr(X, "columns") else None

@@ -132,7 +132,7 @@ def test_a_bug_of_ours_keeps_its_traceback_and_is_one(
     def broken(*arguments: object, **options: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("bayesnde_cli.stages.prepare.run", broken)
+    monkeypatch.setattr("bayesnde_cli.stages.prepare.run_prepare", broken)
     outcome = bayesnde("prepare", examples / "faithful.csv", "--run", tmp_path / "r")
     assert outcome.code == 1
     assert outcome.err.startswith("error: this is a bug in bayesnde")

@@ -318,9 +318,9 @@ def test_real_networks_find_their_own_rows_typical_and_shifted_ones_not(tmp_path
     layout = RunLayout(tmp_path / "run")
     specs = [replace(spec(2, 3, 2), width=8, depth=1) for spec in (decoder_spec, encoder_spec)]
     weights = {name: value.numpy() for name, value in initial_autoencoder(*specs, 0).items()}
-    layout.weights_dir("refine").mkdir(parents=True)
+    layout.weights_file("refine").parent.mkdir(parents=True)
     facts = {"decoder": asdict(specs[0]), "encoder": asdict(specs[1]), "run_id": "r"}
-    write_arrays(layout.weights_dir("refine") / "model.npz", weights, facts)
+    write_arrays(layout.weights_file("refine"), weights, facts)
     config = EvaluateSettings(seed=0, typicality_rows=300)
     model = loading.open_model(layout, config)
     y = np.eye(2, dtype=np.float32)[np.arange(300) % 2]

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from bayesnde_cli.errors import BadUsage, nearest_hint
 from bayesnde_cli.rng import generator
-from bayesnde_cli.runs.layout import RunLayout
+from bayesnde_cli.runs.layout import LATENTS, SCHEMA, WEIGHTS, RunLayout
 from bayesnde_cli.runs.manifest import require
 from bayesnde_cli.runs.parquet_files import iter_batches
 from bayesnde_cli.settings.stage_settings import DensitySettings
@@ -18,8 +18,6 @@ from bayesnde_cli.tables.columns import listed
 from bayesnde_cli.tables.model_rows import ROWS_SCHEMA, read_schema
 from bayesnde_cli.tables.schema import Schema
 
-# The outputs of `refine` that answers read.
-_MODEL = ("weights/model.npz", "latents.parquet")
 # `--condition all`
 _ALL_CLASSES = "all"
 
@@ -106,8 +104,8 @@ class FittedRun:
 
 def fitted_run(layout: RunLayout, config: DensitySettings) -> FittedRun:
     """The run, if `prepare` and `refine` are complete and up to date; its seed is the default."""
-    prepared = require(layout, "prepare", reading=[layout.schema_file().name])
-    require(layout, "refine", reading=_MODEL)
+    prepared = require(layout, "prepare", reading=[SCHEMA])
+    require(layout, "refine", reading=(WEIGHTS, LATENTS))
     schema = read_schema(layout)
     complete = config.fill_in({"seed": prepared.seed}).settle(are_images=schema.image is not None)
     return FittedRun(layout, schema, complete)

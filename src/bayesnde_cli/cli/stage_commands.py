@@ -84,9 +84,11 @@ def prepare(call: Call, config: PrepareSettings, data: TableArgument) -> None:
       bayesnde prepare photos/ --condition label --run photos
       bayesnde simulate moons --rows 5000 | bayesnde prepare -
     """
-    from bayesnde_cli.stages import prepare as stage
+    from bayesnde_cli.stages.prepare import run_prepare
+    from bayesnde_cli.tables.sources import sources_of
 
-    call.finish(stage.run(call.layout, data, config, call.console, stdin=call.stdin, is_restart=call.restart))
+    sources = sources_of(data, stdin=call.stdin)
+    call.finish(run_prepare(call.layout, data, sources, config, call.console, is_restart=call.restart))
 
 
 @with_options(*_STAGE_OPTIONS, config=WarmstartSettings)

@@ -29,7 +29,7 @@ from bayesnde_cli.reproduce.raw_files import download, find_files
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.runs import files as run_files
-from bayesnde_cli.runs.layout import STAGES, TEST_SET, ArmLayout, ExperimentsLayout, RunLayout
+from bayesnde_cli.runs.layout import STAGES, TEST_SET, WEIGHTS, ArmLayout, ExperimentsLayout, RunLayout, split_name
 from bayesnde_cli.runs.manifest import Manifest, discard
 from bayesnde_cli.runs.parquet_files import Stamp, read_table, write_table
 from bayesnde_cli.settings.resolve import FitSettings
@@ -44,7 +44,7 @@ from bayesnde_cli.tables.columns import TRUTH_NAME
 from bayesnde_cli.tables.model_rows import ROWS_SCHEMA, read_schema, read_split
 from bayesnde_cli.tables.schema import Schema
 from bayesnde_cli.tables.simulator_catalogue import make_simulator, simulate_rows
-from bayesnde_cli.tables.sources import describe_sources, sources_of
+from bayesnde_cli.tables.sources import sources_of
 
 SIMULATED_ROWS, SIMULATED_SEED = 20_000, 1024
 BLOCK_ROWS = 32  # images that are classified, and stored, together
@@ -216,8 +216,7 @@ def _forget_fits(arm: ArmLayout) -> None:
 
 def prepare_rows(run: RunLayout, files: list[Path], config: PrepareSettings, report: Report) -> None:
     """Run the stage `prepare` in a run directory."""
-    sources = sources_of(files, stdin=None)
-    prepare.run_on(run, sources, describe_sources(sources, files), config, report, is_restart=False)
+    prepare.run_prepare(run, files, sources_of(files), config, report)
 
 
 def read_tables(run: RunLayout) -> tuple[Schema, Tables]:
@@ -427,7 +426,7 @@ def run_images(arm: Arm, report: Report) -> dict[str, Any]:
     assert rows.y is not None
     classes = rows.y.argmax(axis=1)
     prior = np.full(len(fitted.classes), 1.0 / len(fitted.classes))
-    model = Manifest.read(run.manifest_file("refine")).outputs["weights/model.npz"]
+    model = Manifest.read(run.manifest_file("refine")).outputs[WEIGHTS]
     identity = run_files.sha256_json({"model": model, "config": fitted.config.identity()})
     engine = loading.LazyEngine(run, fitted.config, loading.open_engine)
     blocks, seconds = [], 0.0
@@ -454,5 +453,5 @@ def run_images(arm: Arm, report: Report) -> dict[str, Any]:
     figures |= {name: accuracy[name] for name in ("accuracy", "accuracy_se")}
     figures |= measures.bits_figures(figures, rows.x.shape[1]) | {"n_gradients": float(n_gradients.mean())}
     prepared = Manifest.read(run.manifest_file("prepare")).outputs
-    digest = run_files.sha256_json([prepared[f"{name}.parquet"]["sha256"] for name in _SPLITS])
+    digest = run_files.sha256_json([prepared[split_name(name)]["sha256"] for name in _SPLITS])
     return {**_describe_fit(run), "figures": figures, "rows_sha256": digest, "seconds_score": seconds}

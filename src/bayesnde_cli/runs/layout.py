@@ -29,6 +29,12 @@ STAGES = (
 )
 _STAGE_BY_NAME = {stage.name: stage for stage in STAGES}
 
+# Outputs below the folder of their stage that other stages read.
+WEIGHTS = "weights/model.npz"
+LATENTS = "latents.parquet"
+SCHEMA = "schema.json"
+MANIFEST = "manifest.json"
+
 # At least five digits, so that names sort by number.
 _BLOCK_NAME = re.compile(r"block-(\d{5,})\.parquet", re.ASCII)
 _CLAIM_NAME = re.compile(r"\.claim-(\d{5,})", re.ASCII)
@@ -39,6 +45,11 @@ _REPLACEABLE = ("block-", "rows.", "plan.", "shards.")
 def stage_named(name: str) -> Stage:
     """The stage of that name."""
     return _STAGE_BY_NAME[name]
+
+
+def split_name(split: str) -> str:
+    """The output of `prepare` with the rows of `train`, `validation` or `test`."""
+    return f"{split}.parquet"
 
 
 def block_indexes(file_names: Iterable[str]) -> list[int]:
@@ -68,14 +79,14 @@ class RunLayout:
         return folder if set_name is None else folder / set_name
 
     def manifest_file(self, stage: str, set_name: str | None = None) -> Path:
-        return self.stage_dir(stage, set_name) / "manifest.json"
+        return self.stage_dir(stage, set_name) / MANIFEST
 
     def split_file(self, split: str) -> Path:
         """The rows of `train`, `validation` or `test`."""
-        return self.stage_dir("prepare") / f"{split}.parquet"
+        return self.stage_dir("prepare") / split_name(split)
 
     def schema_file(self) -> Path:
-        return self.stage_dir("prepare") / "schema.json"
+        return self.stage_dir("prepare") / SCHEMA
 
     def history_file(self, stage: str) -> Path:
         return self.stage_dir(stage) / "history.parquet"
@@ -84,7 +95,7 @@ class RunLayout:
         return self.stage_dir(stage) / "selection.parquet"
 
     def latents_file(self) -> Path:
-        return self.stage_dir("refine") / "latents.parquet"
+        return self.stage_dir("refine") / LATENTS
 
     def checkpoint_dir(self, stage: str) -> Path:
         return self.stage_dir(stage) / "checkpoint"
@@ -97,8 +108,11 @@ class RunLayout:
         """The weights at a validation check."""
         return self.checkpoint_dir(stage) / f"check-{check:05d}.npz"
 
+    def weights_file(self, stage: str) -> Path:
+        return self.stage_dir(stage) / WEIGHTS
+
     def weights_dir(self, stage: str) -> Path:
-        return self.stage_dir(stage) / "weights"
+        return self.weights_file(stage).parent
 
     def plan_file(self, stage: str, set_name: str) -> Path:
         return self.stage_dir(stage, set_name) / "plan.json"

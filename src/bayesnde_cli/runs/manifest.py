@@ -22,14 +22,13 @@ from typing_extensions import TypedDict
 
 from bayesnde_cli.errors import BadArtifact, CannotWrite, MissingArtifact, SettingsDiffer, StageBusy, StaleArtifact
 from bayesnde_cli.runs import files
-from bayesnde_cli.runs.layout import STAGES, RunLayout, repair_hint, stage_named
+from bayesnde_cli.runs.layout import MANIFEST, STAGES, RunLayout, repair_hint, stage_named
 from bayesnde_cli.settings.declare import StageSettings
 
 RECORDED_PACKAGES = ("bayesnde", "numpy", "scipy", "scikit-learn", "pyarrow", "tensorflow")
 # The packages that compute draws and log-densities: another version may change the last digits.
 COMPUTING_PACKAGES = ("bayesnde", "numpy", "scipy", "tensorflow")
 _RUN_ID_DIGITS = 16
-_MANIFEST = "manifest.json"
 
 
 # What a stage ran on
@@ -99,7 +98,7 @@ class Manifest(files.Document):
             elif name in hashed and files.sha256_file(path) != recorded["sha256"]:
                 change = "same size, other content"
             if change is not None:
-                hint = repair_hint(folder / _MANIFEST)
+                hint = repair_hint(folder / MANIFEST)
                 raise BadArtifact(f"{path} is not what {self.stage} wrote", found=change, hint=hint)
 
 
@@ -270,7 +269,7 @@ class Workplace:
             started=self.started,
             **facts,
         )
-        manifest.write(self.folder / _MANIFEST)
+        manifest.write(self.folder / MANIFEST)
         folder = self.layout.stage_dir(self.stage, self.set_name)
         with files.cannot_write(folder):
             if not self.claim.refresh():
@@ -279,13 +278,13 @@ class Workplace:
                     found="this process was silent for too long, and its result was not published",
                     hint="run the same command again",
                 )
-            (folder / _MANIFEST).unlink(missing_ok=True)
+            (folder / MANIFEST).unlink(missing_ok=True)
             for output in manifest.outputs:
                 (folder / output).parent.mkdir(exist_ok=True)
                 os.replace(self.folder / output, folder / output)
             for parent in {folder, *((folder / output).parent for output in manifest.outputs)}:
                 files.flush_folder(parent)
-            os.replace(self.folder / _MANIFEST, folder / _MANIFEST)
+            os.replace(self.folder / MANIFEST, folder / MANIFEST)
             files.flush_folder(folder)
         return manifest
 

@@ -27,7 +27,7 @@ from bayesnde_cli.report.page import report_page
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.runs.files import missing, read_object, sha256_bytes, write_bytes, write_json
-from bayesnde_cli.runs.layout import TEST_SET, RunLayout
+from bayesnde_cli.runs.layout import LATENTS, SCHEMA, TEST_SET, WEIGHTS, RunLayout, split_name
 from bayesnde_cli.runs.manifest import (
     FileRecord,
     Manifest,
@@ -54,7 +54,7 @@ METRICS_SCHEMA, METRICS_VERSION = "metrics", 1
 # What the manifest repeats.
 _HEADLINE = ("mean_log_density", "mean_log_density_se", "mean_log_density_mc_se", "rows")
 # Rows that fit baselines, and rows that choose among them.
-_SPLITS = ("train.parquet", "validation.parquet")
+_SPLITS = (split_name("train"), split_name("validation"))
 _SCORES = ("row_id", "log_density", "log_density_scaled", "mc_se", "reliable", "verdict")
 _NOT_ASKED = "not asked for"
 _NO_CONDITION = "the model has no condition"
@@ -127,9 +127,9 @@ class EvaluateJob:
 
 def make_evaluate_job(layout: RunLayout, asked: Asked, config: EvaluateSettings) -> EvaluateJob:
     """The job, if the densities of the set are complete and up to date."""
-    splits = _SPLITS if asked.data else (*_SPLITS, layout.split_file(TEST_SET).name)
-    prepared = require(layout, "prepare", reading=["schema.json", *splits])
-    require(layout, "refine", reading=["weights/model.npz", "latents.parquet"])
+    splits = _SPLITS if asked.data else (*_SPLITS, split_name(TEST_SET))
+    prepared = require(layout, "prepare", reading=[SCHEMA, *splits])
+    require(layout, "refine", reading=[WEIGHTS, LATENTS])
     data = find_data_set(asked)
     density = layout.density_file(data.name).name
     scored = require(layout, "density", data.name, reading=[density])

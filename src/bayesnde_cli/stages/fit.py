@@ -12,13 +12,13 @@ from bayesnde_cli.errors import BadArtifact, SettingsDiffer, StaleArtifact
 from bayesnde_cli.formatting import Advance, Report
 from bayesnde_cli.runs.layout import RunLayout
 from bayesnde_cli.settings.resolve import FitSettings
-from bayesnde_cli.stages import prepare
 from bayesnde_cli.stages.evaluate import Evaluated, run_evaluate
 from bayesnde_cli.stages.loading import EngineFactory
+from bayesnde_cli.stages.prepare import Prepared, run_prepare
 from bayesnde_cli.stages.score import DensityResult, ShardResult, run_density
 from bayesnde_cli.stages.scoring_job import Asked
 from bayesnde_cli.stages.train import Trained, run_refine, run_warmstart
-from bayesnde_cli.tables.sources import describe_sources, sources_of
+from bayesnde_cli.tables.sources import sources_of
 
 STAGES = ("prepare", "warmstart", "refine", "density", "evaluate")
 Result = TypeVar("Result")
@@ -29,7 +29,7 @@ class Fitted:
     """The results of the stages, and commands to try next."""
 
     run: str
-    prepared: prepare.Prepared
+    prepared: Prepared
     refined: Trained
     scored: DensityResult | ShardResult
     evaluated: Evaluated
@@ -69,8 +69,7 @@ def run_fit(
     run = partial(_run_stage, is_restart=is_restart)
 
     sources = sources_of(data, stdin=stdin)  # once: a pipe cannot be read again
-    inputs = describe_sources(sources, data)
-    prepared = run(partial(prepare.run_on, layout, sources, inputs, settings.prepare, of["prepare"]))
+    prepared = run(partial(run_prepare, layout, data, sources, settings.prepare, of["prepare"]))
     report.note(str(prepared))
     warmstart = partial(run_warmstart, layout, settings.warmstart, of["warmstart"], is_verbose=is_verbose)
     report.note(str(run(warmstart)))

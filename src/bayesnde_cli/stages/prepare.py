@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +17,8 @@ from bayesnde_cli.formatting import Report, counted
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.runs.files import cannot_write, write_json
-from bayesnde_cli.runs.layout import RunLayout
-from bayesnde_cli.runs.manifest import FileRecord, Manifest, derive_run_id, is_stage_done, tidy, workplace
+from bayesnde_cli.runs.layout import SCHEMA, RunLayout, split_name
+from bayesnde_cli.runs.manifest import Manifest, derive_run_id, is_stage_done, tidy, workplace
 from bayesnde_cli.runs.parquet_files import Stamp, count_rows, writing_table
 from bayesnde_cli.scaling.column_map import Affine, Logit, fit_minmax, fit_standard
 from bayesnde_cli.scaling.discrete import fit_categorical, fit_lattice
@@ -27,7 +27,7 @@ from bayesnde_cli.settings.stage_settings import PrepareSettings
 from bayesnde_cli.tables import columns, model_rows, splits, survey
 from bayesnde_cli.tables.columns import IMAGE_COLUMN, ColumnFacts, ImageShape, Kind, Roles, listed, quoted
 from bayesnde_cli.tables.schema import Feature, Schema, StoredMap, class_list, noise_fractions
-from bayesnde_cli.tables.sources import LABEL, Source, Table, describe_sources, open_sources, sources_of
+from bayesnde_cli.tables.sources import LABEL, Source, Table, describe_sources, open_sources
 from bayesnde_cli.tables.splits import LEFT_OUT, SPLITS
 from bayesnde_cli.tables.survey import StagedTable
 
@@ -57,31 +57,17 @@ class Prepared:
         return f"{text} (up to date)" if self.is_up_to_date else text
 
 
-def run(
+def run_prepare(
     layout: RunLayout,
     data: Sequence[Path],
-    config: PrepareSettings,
-    report: Report,
-    *,
-    stdin: BinaryIO,
-    is_restart: bool,
-) -> Prepared:
-    """Prepare the rows of one or several files in the run directory."""
-    sources = sources_of(data, stdin=stdin)
-    inputs = describe_sources(sources, data)
-    return run_on(layout, sources, inputs, config, report, is_restart=is_restart)
-
-
-def run_on(
-    layout: RunLayout,
     sources: Sequence[Source],
-    inputs: dict[str, FileRecord],
     config: PrepareSettings,
     report: Report,
     *,
-    is_restart: bool,
+    is_restart: bool = False,
 ) -> Prepared:
-    """Prepare the rows of sources, which the manifest records as `inputs`."""
+    """Prepare the rows of `sources`; `data` are their paths as the user gave them."""
+    inputs = describe_sources(sources, data)
     identity = {"settings": config.as_dict(), "data": {name: entry["sha256"] for name, entry in inputs.items()}}
     # Checked without a lock first, so that a read-only run can be used. If something looks wrong, another process may
     # be replacing the files: the check is repeated under the lock.
@@ -96,7 +82,7 @@ def run_on(
         with cannot_write(layout.stage_dir(STAGE)):
             _prepare(place.folder, sources, config, report, run_id)
         # An older result is replaced only now that the new one is complete.
-        outputs = [layout.schema_file().name, *(layout.split_file(name).name for name in SPLITS)]
+        outputs = [SCHEMA, *map(split_name, SPLITS)]
         place.finish(outputs, config, seed=config.seed, identity=identity, inputs=inputs, run_id=run_id)
     return _describe(layout, is_up_to_date=False)
 
@@ -144,7 +130,7 @@ def _prepare(folder: Path, sources: Sequence[Source], config: PrepareSettings, r
         image=image,
     )
     _write_splits(folder, staged, schema, Stamp(model_rows.ROWS_SCHEMA, run_id), report)
-    write_json(folder / "schema.json", schema.to_json())
+    write_json(folder / SCHEMA, schema.to_json())
 
 
 def _add_classes(staged: StagedTable, condition: str | None) -> StagedTable:
@@ -394,7 +380,7 @@ def _write_splits(folder: Path, staged: StagedTable, schema: Schema, stamp: Stam
     split_of_row = np.full(staged.n_rows, LEFT_OUT, np.int8)
     split_of_row[staged.row_ids] = staged.split
     with ExitStack() as stack, report.progress("writing", staged.n_rows, "rows") as advance:
-        writers = [stack.enter_context(writing_table(folder / f"{name}.parquet", fields, stamp)) for name in SPLITS]
+        writers = [stack.enter_context(writing_table(folder / split_name(name), fields, stamp)) for name in SPLITS]
         for first_row, batch in staged.batches():
             stopping.check()
             split = split_of_row[first_row : first_row + batch.num_rows]

@@ -12,7 +12,7 @@ from bayesnde_cli.formatting import Report
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.runs.files import write_arrays
-from bayesnde_cli.runs.layout import RunLayout
+from bayesnde_cli.runs.layout import LATENTS, SCHEMA, WEIGHTS, RunLayout, split_name
 from bayesnde_cli.runs.manifest import (
     FileRecord,
     Manifest,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bayesnde_cli.training.recipes import NoisyValues
 
 # Outputs of earlier stages that a training stage reads.
-_READ = {"prepare": ("train.parquet", "validation.parquet", "schema.json"), "warmstart": ("weights/model.npz",)}
+_READ = {"prepare": (split_name("train"), split_name("validation"), SCHEMA), "warmstart": (WEIGHTS,)}
 _ENCODER_ROWS = 8192  # rows that the encoder takes at once
 
 
@@ -245,13 +245,12 @@ def _write(folder: Path, layout: RunLayout, fitted: _Fitted, *, run_id: str) -> 
         layout.selection_file(stage).name: ("selection", _table(selection)),
     }
     if stage == "refine":
-        tables[layout.latents_file().name] = ("latents", _latents(fitted))
+        tables[LATENTS] = ("latents", _latents(fitted))
     for name, (schema_name, table) in tables.items():
         write_table(folder / name, table, Stamp(schema_name, run_id))
-    weights = f"{layout.weights_dir(stage).name}/model.npz"
     facts = {"decoder": asdict(fitted.networks.decoder), "encoder": asdict(fitted.networks.encoder), "run_id": run_id}
-    write_arrays(folder / weights, fitted.weights, facts)
-    return [*tables, weights]
+    write_arrays(folder / WEIGHTS, fitted.weights, facts)
+    return [*tables, WEIGHTS]
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> pa.Table:

@@ -17,7 +17,6 @@ ALLOWED = {
     "estimator": {"cli", "stages", "answers", "tables", "runs", *GROUND},
     "reproduce": {"stages", "answers", "report", "competitors", "tables", "runs", "model", *GROUND},
     "answers": {"stages", "report", "tables", "scaling", "inference", "runs", *GROUND},
-    "cluster": {"stages", "runs", *GROUND},
     "stages": {
         *("report", "competitors", "cluster"),  # `evaluate` writes the report, `status` asks the queue
         *("tables", "scaling", "training", "inference", "model", "runs"),
@@ -28,6 +27,7 @@ ALLOWED = {
     "training": {"inference", "model", "tables", "scaling", "runs", *GROUND},
     "tables": {"scaling", "runs", *GROUND},
     "inference": {"model", *GROUND},
+    "cluster": {"runs", *GROUND},
     "runs": GROUND,
     "scaling": GROUND,
     "model": GROUND,

@@ -87,8 +87,8 @@ def prepare(call: Call, config: PrepareSettings, data: TableArgument) -> None:
     from bayesnde_cli.stages.prepare import run_prepare
     from bayesnde_cli.tables.sources import sources_of
 
-    sources = sources_of(data, stdin=call.stdin)
-    call.finish(run_prepare(call.layout, data, sources, config, call.console, is_restart=call.restart))
+    layout, sources = call.layout, sources_of(data, stdin=call.stdin)
+    call.finish(run_prepare(layout, data, sources, config, call.console, is_restart=call.restart))
 
 
 @with_options(*_STAGE_OPTIONS, config=WarmstartSettings)
@@ -245,10 +245,20 @@ def slurm(
       bayesnde slurm --set density.draws=400
     """
     from bayesnde_cli.cluster import scripts
+    from bayesnde_cli.stages.score import create_plan
+    from bayesnde_cli.stages.scoring_job import make_job
 
     if submit:
         scripts.require_sbatch()
-    written = scripts.write_jobs(call.layout, call.asked(data), config, request, call.console)
+    asked = call.asked(data)
+    scripts.require_files(asked.data)
+    job = make_job(call.layout, asked, config)
+    with scripts.hints_of_slurm():
+        plan = create_plan(job, call.console, is_restart=asked.is_restart)
+    if plan is None:
+        call.finish(scripts.NothingToDo(job.set_name, f"{call.layout.density_file(job.set_name)} is up to date"))
+        return
+    written = scripts.write_jobs(call.layout, plan, config, request, asked.data, call.console)
     if submit and isinstance(written, scripts.ArrayWritten):
         written = scripts.submit_jobs(written)
     call.finish(written)

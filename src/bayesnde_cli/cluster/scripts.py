@@ -8,7 +8,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,6 @@ from bayesnde_cli.runs.blocks import Plan, Shard, blocks_done, freeze, frozen_co
 from bayesnde_cli.runs.files import cannot_write, sha256_json, write_bytes
 from bayesnde_cli.runs.layout import RunLayout
 from bayesnde_cli.settings.stage_settings import DEFAULT_SHARDS, SIGNAL_SECONDS, DensitySettings, SlurmRequest
-from bayesnde_cli.stages.score import create_plan
-from bayesnde_cli.stages.scoring_job import Asked, make_job
 
 # How long to wait for a busy scheduler; without its answer the queue counts as empty.
 _PATIENCE_SECONDS = 10.0
@@ -83,28 +82,39 @@ class ArrayWritten:
         return "\n".join(lines)
 
 
-def write_jobs(
-    layout: RunLayout, asked: Asked, config: DensitySettings, request: SlurmRequest, report: Report
-) -> ArrayWritten | NothingToDo:
-    """Write the scripts of the array and of its gather job."""
-    for path in asked.data:
+def require_files(data: Sequence[Path]) -> None:
+    """Raise `BadUsage` for rows that only this process can read."""
+    for path in data:
         if str(path) == "-" or (path.exists() and not path.is_file()):
             raise BadUsage(
                 f"a job cannot read {path}",
                 found="standard input" if str(path) == "-" else "a folder or a pipe",
                 hint="write the rows to a file that the nodes of the cluster can read, and give its path",
             )
-    job = make_job(layout, asked, config)
-    set_name = job.set_name
+
+
+@contextmanager
+def hints_of_slurm() -> Iterator[None]:
+    """Have errors of `density` say what to type here: `density` itself would compute on this machine."""
     try:
-        plan = create_plan(job, report, is_restart=asked.is_restart)
-    except (SettingsDiffer, StaleArtifact) as error:  # `density` would compute here
+        yield
+    except (SettingsDiffer, StaleArtifact) as error:
         hint = error.hint.replace("`bayesnde density ", "`bayesnde slurm ")
         raise type(error)(error.what, found=error.found, hint=hint) from None
-    if plan is None:
-        return NothingToDo(set_name, f"{layout.density_file(set_name)} is up to date")
+
+
+def write_jobs(
+    layout: RunLayout,
+    plan: Plan,
+    config: DensitySettings,
+    request: SlurmRequest,
+    data: Sequence[Path],
+    report: Report,
+) -> ArrayWritten | NothingToDo:
+    """Write the scripts of the array and of its gather job."""
+    set_name = plan.set_name
     request = request.model_copy(update={"shards": divide(layout, plan, request, report)})
-    record = write_scripts(layout, plan, config, request, asked.data)
+    record = write_scripts(layout, plan, config, request, data)
     done = blocks_done(layout, plan)
     missing = missing_shards(done, record.shards, plan.n_blocks)
     jobs = queue.read_queue([record.job_name], patience=_PATIENCE_SECONDS)

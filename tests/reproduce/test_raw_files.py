@@ -50,6 +50,21 @@ def test_the_catalogue_and_its_page_have_every_file_of_every_experiment() -> Non
     assert lines == [f"| `{file}` | `{digest}` |" for file, digest in CATALOGUE.items()]
 
 
+def test_an_unreadable_raw_file_is_named(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bank").mkdir()
+    for file in FILES:
+        (tmp_path / file).touch()
+
+    def refuse(path: Path) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(raw_files, "sha256_file", refuse)
+    with pytest.raises(BadInput) as caught:
+        find_files(tmp_path, FILES)
+    expected = f"error: cannot read {tmp_path}/bank/one.csv\n  Permission denied\nhint: check its permissions"
+    assert str(caught.value) == expected
+
+
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The archive of a data set of two files, still to be written."""

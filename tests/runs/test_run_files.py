@@ -241,6 +241,13 @@ def test_a_process_that_is_gone_loses_its_claim(is_cut_short: bool, path: Path, 
     assert os.listdir(path.parent) == [path.name]
 
 
+def test_a_process_that_is_killed_and_not_yet_reaped_loses_its_claim(path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-S", "-c", ""]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and its parent has not asked how
+        write_claim(path, pid=process.pid)
+        assert claim(path) is not None
+
+
 @pytest.mark.parametrize("host", [HOST, "node07"])
 def test_a_silent_process_keeps_its_claim_as_long_as_the_lease(host: str, path: Path) -> None:
     """On this host its id may have been reused, on another one it cannot be looked up."""

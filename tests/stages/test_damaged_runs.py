@@ -190,6 +190,20 @@ def _assert_made_again(path: Path, whole: Path, outcome: object, case: str) -> N
     assert _place(Path.cwd(), made).read_bytes() == _place(whole, made).read_bytes(), case
 
 
+@pytest.mark.parametrize(("name", "is_removed"), [("plan.json", False), ("diagnostics-00000.parquet", True)])
+def test_draws_that_are_damaged_or_removed_do_not_stop_density(
+    name: str, is_removed: bool, copied: Callable[[str], Path], whole: Path, bayesnde: Callable
+) -> None:
+    path = copied(f"posterior/test/{name}")
+    if is_removed:
+        path.unlink()
+    else:
+        path.write_bytes(b"PAR1")
+    outcome = bayesnde(*DENSITY, "--restart")
+    _assert_made_again(path, whole, outcome, f"{name}:\n{outcome.err}")
+    assert "to repair" in outcome.err
+
+
 def test_undamaged_all_commands_end_well(copied: Callable[[str], Path], bayesnde: Callable) -> None:
     """The negative control: the refusals above are due to the damage. An `evaluate` that computes follows below."""
     copied("prepare/manifest.json")

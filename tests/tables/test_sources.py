@@ -18,6 +18,7 @@ from table_reading import opened, opened_text, read, refusal, text_refusal
 
 from bayesnde_cli.errors import BadInput
 from bayesnde_cli.tables import sources, text_files
+from bayesnde_cli.tables.model_rows import describe_sources
 from bayesnde_cli.tables.sources import open_sources, sources_of
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -32,6 +33,17 @@ def test_files_that_cannot_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Path, "open", refuse)
     assert refusal("a.csv") == "error: cannot read a.csv\n  Permission denied\nhint: check the file's permissions"
+
+
+def test_a_file_that_vanishes_after_it_was_opened() -> None:
+    Path("a.csv").write_text("a\n1\n")
+    found = sources_of([Path("a.csv")])
+    Path("a.csv").unlink()
+    for use in (lambda: describe_sources(found, [Path("a.csv")]), lambda: open_sources(found)):
+        with pytest.raises(BadInput) as caught:
+            use()
+        expected = "error: cannot read a.csv\n  No such file or directory\nhint: check the file's permissions"
+        assert str(caught.value) == expected
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def test_the_scripts_ask_for_what_was_asked(bayesnde: Callable, engines: list, r
         b"#!/bin/bash\r\n#SBATCH --mem=8G\r\n\r\nmodule load cuda\r\n#SBATCH --qos=q\r\n"
     )
     options = ["--shards", "6", "--array-limit", "2", "--gpus-per-task", "1", "--cpus-per-task", "3", "--time", "30"]
-    options += ["--partition", "gpu", "--account", "lab", "--setup", tmp_path / "setup.sh"]
+    options += ["--partition", "gpu", "--account", "lab", "--setup", str(tmp_path / "setup.sh")]
     assert bayesnde("slurm", "--run", run, *SETTINGS, *options).code == 0
     array, gather = ((run / f"slurm/test/{name}.sbatch").read_text() for name in ("array", "gather"))
     folder = run / "slurm/test"

@@ -82,7 +82,7 @@ def _before_each_piece_of_parquet(told: Callable[..., None]) -> None:
     import pyarrow.parquet as pq
 
     class Watched(pq.ParquetWriter):
-        @functools.wraps(pq.ParquetWriter.__init__)
+        @functools.wraps(pq.ParquetWriter.__init__)  # type: ignore[misc]
         def __init__(self, where: Any, *args: Any, **options: Any) -> None:
             told("parquet", where)
             self._watched = where

@@ -1,6 +1,7 @@
 """A plan divides rows into blocks once for everybody; shards cover every block once; blocks are published once."""
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,29 +24,36 @@ from bayesnde_cli.runs.blocks import (
 )
 from bayesnde_cli.runs.layout import RunLayout
 
-FACTS = {"stage": "density", "set_name": "test", "run_id": "r" * 16, "n_rows": 1000, "block_rows": 64, "seed": 7}
+FACTS: dict[str, Any] = {
+    "stage": "density",
+    "set_name": "test",
+    "run_id": "r" * 16,
+    "n_rows": 1000,
+    "block_rows": 64,
+    "seed": 7,
+}
 PLAN = Plan(**FACTS, inputs={"rows": "a" * 64})
 
 
-def change(**changes: object) -> Plan:
+def change(**changes: Any) -> Plan:
     return Plan(**{**PLAN.model_dump(), **changes})
 
 
 @pytest.fixture
-def layout(tmp_path, monkeypatch) -> RunLayout:
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLayout:
     monkeypatch.chdir(tmp_path)
     return RunLayout(Path("run"))
 
 
 @given(n_rows=st.integers(0, 5000), block_rows=st.integers(1, 300))
-def test_blocks_cover_every_row_once_in_order(n_rows, block_rows):
+def test_blocks_cover_every_row_once_in_order(n_rows: int, block_rows: int) -> None:
     plan = change(n_rows=n_rows, block_rows=block_rows)
     ranges = [plan.rows(block) for block in range(plan.n_blocks)]
     assert [row for start, stop in ranges for row in range(start, stop)] == list(range(n_rows))
     assert all(stop - start == block_rows for start, stop in ranges[:-1])
 
 
-def test_an_equal_plan_is_joined(layout):
+def test_an_equal_plan_is_joined(layout: RunLayout) -> None:
     with pytest.raises(MissingArtifact):
         join(layout, PLAN)
     assert not layout.plan_file("density", "test").exists()
@@ -54,7 +62,7 @@ def test_an_equal_plan_is_joined(layout):
     assert join(layout, PLAN) == PLAN
 
 
-def test_another_plan_is_refused_with_what_differs(layout):
+def test_another_plan_is_refused_with_what_differs(layout: RunLayout) -> None:
     create_or_join(layout, PLAN)
     with pytest.raises(SettingsDiffer) as caught:
         create_or_join(layout, change(block_rows=32, inputs={"rows": "b" * 64}))
@@ -68,7 +76,7 @@ def test_another_plan_is_refused_with_what_differs(layout):
     assert Plan.read(layout.plan_file("density", "test")) == PLAN
 
 
-def test_blocks_are_published_once_and_gathered_in_order(layout):
+def test_blocks_are_published_once_and_gathered_in_order(layout: RunLayout) -> None:
     plan = change(n_rows=250, block_rows=100)
     table = pa.table({"row_id": range(250), "log_density": [float(row) for row in range(250)]})
     assert blocks_done(layout, plan) == set()
@@ -82,7 +90,7 @@ def test_blocks_are_published_once_and_gathered_in_order(layout):
     assert gathered.replace_schema_metadata(None).equals(table)
 
 
-def test_a_block_of_another_plan_is_refused(layout):
+def test_a_block_of_another_plan_is_refused(layout: RunLayout) -> None:
     other = change(seed=8)
     publish_block(layout, other, 0, pa.table({"row_id": range(64)}))
     with pytest.raises(BadArtifact) as caught:
@@ -108,7 +116,7 @@ def auto(layout: RunLayout, task: int, tasks: list[int]) -> Shard:
 
 
 @given(n_blocks=st.integers(0, 500), count=st.integers(1, 60))
-def test_shards_are_disjoint_complete_and_of_equal_size(n_blocks, count):
+def test_shards_are_disjoint_complete_and_of_equal_size(n_blocks: int, count: int) -> None:
     shards = [Shard(index, count) for index in range(1, count + 1)]
     parts = [list(shard.blocks(n_blocks)) for shard in shards]
     assert sorted(block for part in parts for block in part) == list(range(n_blocks))
@@ -118,21 +126,21 @@ def test_shards_are_disjoint_complete_and_of_equal_size(n_blocks, count):
 
 
 @given(n_blocks=st.integers(0, 60), count=st.integers(1, 20), data=st.data())
-def test_a_shard_is_missing_as_long_as_one_of_its_blocks_is(n_blocks, count, data):
+def test_a_shard_is_missing_as_long_as_one_of_its_blocks_is(n_blocks: int, count: int, data: st.DataObject) -> None:
     done = data.draw(st.sets(st.integers(0, max(n_blocks - 1, 0))))
     parts = {index: set(Shard(index, count).blocks(n_blocks)) for index in range(1, count + 1)}
     assert missing_shards(done, count, n_blocks) == [index for index, part in parts.items() if not part <= done]
 
 
 @pytest.mark.parametrize("text", ["x/8", "3/8/2", "٣/٨", "9/8", "0/0"])
-def test_an_impossible_shard_is_refused(text):
+def test_an_impossible_shard_is_refused(text: str) -> None:
     with pytest.raises(BadUsage) as caught:
         parse_shard(text, {})
     found = "I and N are integers, and I goes from 1 to N"
     assert str(caught.value) == f"error: --shard {text} is not of the form I/N\n  {found}\n{WAY_OUT}"
 
 
-def test_auto_outside_of_an_array_says_so():
+def test_auto_outside_of_an_array_says_so() -> None:
     with pytest.raises(BadUsage) as caught:
         parse_shard("auto", {})
     assert str(caught.value) == (
@@ -143,7 +151,7 @@ def test_auto_outside_of_an_array_says_so():
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_a_resubmitted_part_of_an_array_computes_the_same_shards(tmp_path, first):
+def test_a_resubmitted_part_of_an_array_computes_the_same_shards(tmp_path: Path, first: int) -> None:
     layout = RunLayout(tmp_path)
     whole = list(range(first, first + 8))
     shards = {task: auto(layout, task, whole) for task in whole}
@@ -152,7 +160,7 @@ def test_a_resubmitted_part_of_an_array_computes_the_same_shards(tmp_path, first
         assert [auto(layout, task, part) for task in part] == [shards[task] for task in part]
 
 
-def test_a_first_array_with_gaps_or_another_start_is_refused(tmp_path):
+def test_a_first_array_with_gaps_or_another_start_is_refused(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path)
     with pytest.raises(BadUsage) as caught:
         auto(layout, 3, [1, 3, 5, 7])
@@ -164,7 +172,7 @@ def test_a_first_array_with_gaps_or_another_start_is_refused(tmp_path):
     assert not layout.shards_file("density", "test").exists()
 
 
-def test_a_task_outside_of_the_frozen_array_is_told_the_right_line(tmp_path):
+def test_a_task_outside_of_the_frozen_array_is_told_the_right_line(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path)
     auto(layout, 0, list(range(8)))
     with pytest.raises(BadUsage) as caught:
@@ -176,7 +184,7 @@ def test_a_task_outside_of_the_frozen_array_is_told_the_right_line(tmp_path):
     )
 
 
-def test_an_explicit_shard_must_agree_with_the_frozen_number(tmp_path, monkeypatch):
+def test_an_explicit_shard_must_agree_with_the_frozen_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     layout = RunLayout(Path("run"))
     auto(layout, 1, list(range(1, 9)))

@@ -38,7 +38,7 @@ from bayesnde_cli.runs.files import (
 )
 from bayesnde_cli.runs.layout import RunLayout
 
-ARRAYS = {
+ARRAYS: dict[str, np.ndarray] = {
     "decoder/dense1/kernel": np.arange(6, dtype=np.float32).reshape(2, 3),
     "step": np.array(7, np.int32),
     "latents": np.linspace(-1, 1, 5),
@@ -256,7 +256,9 @@ def test_a_silent_process_keeps_its_claim_as_long_as_the_lease(host: str, path: 
         age(path, seconds)
         assert claim(path) is None
     age(path, -24 * 3600)  # the clock was set back
-    assert not holder(path).is_alive
+    found = holder(path)
+    assert found is not None
+    assert not found.is_alive
     age(path, LEASE_SECONDS + 60)
     assert claim(path) is not None
 

@@ -4,7 +4,9 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,13 +29,15 @@ from bayesnde_cli.runs.manifest import (
 )
 from bayesnde_cli.settings.stage_settings import PrepareSettings
 
-IDENTITY = {"seed": 7, "settings": {"scale": "marginal"}, "inputs": {"data": "a" * 64}}
+IDENTITY: dict[str, Any] = {"seed": 7, "settings": {"scale": "marginal"}, "inputs": {"data": "a" * 64}}
 OURS, OTHERS = {"settings": {"epochs": 3}}, {"settings": {"epochs": 4}}
 NAMES = ("a.parquet", "inner/b.parquet")
-FACTS = {"run_id": "r", "identity": IDENTITY, "seed": 7, "inputs": {}}
+FACTS: dict[str, Any] = {"run_id": "r", "identity": IDENTITY, "seed": 7, "inputs": {}}
 
 
-def make_stage(layout: RunLayout, stage: str, set_name=None, *, reads=(), content=b"rows") -> Manifest:
+def make_stage(
+    layout: RunLayout, stage: str, set_name: str | None = None, *, reads: Sequence[str] = (), content: bytes = b"rows"
+) -> Manifest:
     """A finished stage with one output, `out.bin`, which reads files of the run."""
     folder = layout.stage_dir(stage, set_name)
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +65,7 @@ def make_chain(layout: RunLayout) -> None:
 
 
 @pytest.fixture
-def layout(tmp_path, monkeypatch) -> RunLayout:
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLayout:
     monkeypatch.chdir(tmp_path)
     return RunLayout(Path("run"))
 
@@ -72,13 +76,13 @@ def refusal(layout: RunLayout) -> BadArtifact:
     return caught.value
 
 
-def test_a_manifest_reads_back_as_it_was_written(layout):
+def test_a_manifest_reads_back_as_it_was_written(layout: RunLayout) -> None:
     made = make_stage(layout, "prepare")
     assert Manifest.read(layout.manifest_file("prepare")) == made
     assert {"bayesnde", "numpy", "pyarrow"} <= made.packages.keys()
 
 
-def test_a_run_is_named_by_what_it_was_asked_to_do():
+def test_a_run_is_named_by_what_it_was_asked_to_do() -> None:
     assert derive_run_id(IDENTITY) == derive_run_id(dict(reversed(IDENTITY.items())))
     assert len(derive_run_id(IDENTITY)) == 16
     assert derive_run_id(IDENTITY) != derive_run_id({**IDENTITY, "seed": 8})
@@ -92,7 +96,7 @@ def test_a_run_is_named_by_what_it_was_asked_to_do():
         (b'{"schema_version": 1}', "stage: Field required"),
     ],
 )
-def test_a_damaged_manifest_is_named(layout, text, found):
+def test_a_damaged_manifest_is_named(layout: RunLayout, text: bytes, found: str) -> None:
     make_stage(layout, "prepare")
     layout.manifest_file("prepare").write_bytes(text)
     assert str(refusal(layout)) == (
@@ -100,7 +104,7 @@ def test_a_damaged_manifest_is_named(layout, text, found):
     )
 
 
-def test_a_manifest_of_another_version_is_refused(layout):
+def test_a_manifest_of_another_version_is_refused(layout: RunLayout) -> None:
     make_stage(layout, "prepare")
     path = layout.manifest_file("prepare")
     path.write_bytes(json_bytes({**json.loads(path.read_text()), "schema_version": 2}))
@@ -111,7 +115,7 @@ def test_a_manifest_of_another_version_is_refused(layout):
     )
 
 
-def test_another_identity_is_refused_with_what_differs(layout):
+def test_another_identity_is_refused_with_what_differs(layout: RunLayout) -> None:
     make_stage(layout, "prepare")
     wanted = {"seed": 8, "settings": {"scale": "standard"}, "inputs": {"data": "b" * 64}}
     with pytest.raises(SettingsDiffer) as caught:
@@ -126,7 +130,7 @@ def test_another_identity_is_refused_with_what_differs(layout):
     )
 
 
-def test_values_that_python_takes_for_equal_are_told_apart():
+def test_values_that_python_takes_for_equal_are_told_apart() -> None:
     assert compare({"a": 1, "b": 1, "c": {}}, {"a": True, "b": 1.0}) == [
         "a: 1 -> True",
         "b: 1 -> 1.0",
@@ -138,7 +142,7 @@ def test_values_that_python_takes_for_equal_are_told_apart():
     ("content", "hashed", "found"),
     [(b"rowsrows", (), "8 bytes instead of 4"), (b"ROWS", ("out.bin",), "same size, other content")],
 )
-def test_a_changed_output_is_named(layout, content, hashed, found):
+def test_a_changed_output_is_named(layout: RunLayout, content: bytes, hashed: list[str], found: str) -> None:
     made = make_stage(layout, "density", "test")
     folder = layout.stage_dir("density", "test")
     made.check_outputs(folder, hashed=["out.bin"])
@@ -150,7 +154,7 @@ def test_a_changed_output_is_named(layout, content, hashed, found):
     )
 
 
-def test_a_stage_that_was_not_run_is_missing(layout):
+def test_a_stage_that_was_not_run_is_missing(layout: RunLayout) -> None:
     with pytest.raises(MissingArtifact) as caught:
         require(layout, "warmstart")
     assert str(caught.value) == (
@@ -160,7 +164,7 @@ def test_a_stage_that_was_not_run_is_missing(layout):
     )
 
 
-def test_a_stage_whose_input_was_made_again_is_stale(layout):
+def test_a_stage_whose_input_was_made_again_is_stale(layout: RunLayout) -> None:
     make_chain(layout)
     assert require(layout, "density", "test").stage == "density"
     make_stage(layout, "prepare")  # the same content
@@ -180,7 +184,7 @@ def test_a_stage_whose_input_was_made_again_is_stale(layout):
     assert stale_inputs(layout, found) == ["warmstart is gone"]
 
 
-def test_files_that_are_read_are_checked_against_their_hashes(layout):
+def test_files_that_are_read_are_checked_against_their_hashes(layout: RunLayout) -> None:
     make_stage(layout, "prepare")
     (layout.stage_dir("prepare") / "out.bin").write_bytes(b"ROWS")
     assert require(layout, "prepare").stage == "prepare"  # by its size
@@ -192,7 +196,7 @@ def test_files_that_are_read_are_checked_against_their_hashes(layout):
 
 
 @pytest.fixture
-def replaced(layout) -> RunLayout:
+def replaced(layout: RunLayout) -> RunLayout:
     """A run whose `prepare` is about to be made again."""
     folder = layout.stage_dir("prepare")
     (folder / "inner").mkdir(parents=True)
@@ -216,7 +220,7 @@ def make_again(layout: RunLayout, *, loses_claim: bool = False) -> Manifest:
 
 
 @pytest.mark.parametrize("n_done", [0, 1, 2])
-def test_a_kill_between_two_renames_leaves_no_manifest(replaced, n_done):
+def test_a_kill_between_two_renames_leaves_no_manifest(replaced: RunLayout, n_done: int) -> None:
     child = os.fork()
     if child == 0:  # pragma: no cover
         replace, n_before = os.replace, -1  # the manifest itself is written by a rename in the staging folder
@@ -228,7 +232,7 @@ def test_a_kill_between_two_renames_leaves_no_manifest(replaced, n_done):
             n_before += 1
             replace(source, target)
 
-        os.replace = kill_at_rename
+        os.replace = kill_at_rename  # type: ignore[assignment]
         make_again(replaced)
         os._exit(0)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
@@ -241,14 +245,14 @@ def test_a_kill_between_two_renames_leaves_no_manifest(replaced, n_done):
     assert sorted(os.listdir(replaced.stage_dir("prepare"))) == ["a.parquet", "inner", "manifest.json"]
 
 
-def test_a_process_that_lost_its_claim_publishes_nothing(replaced):
+def test_a_process_that_lost_its_claim_publishes_nothing(replaced: RunLayout) -> None:
     with pytest.raises(StageBusy, match="taken over"):
         make_again(replaced, loses_claim=True)
     assert contents(replaced) == ["old"] * 2
     assert replaced.manifest_file("prepare").read_text() == "old"
 
 
-def test_discarding_removes_the_whole_stage_and_no_other(layout):
+def test_discarding_removes_the_whole_stage_and_no_other(layout: RunLayout) -> None:
     for set_name in ("test", "other"):
         make_stage(layout, "density", set_name)
     discard(layout, "density", "test", is_wanted=lambda: False)
@@ -258,7 +262,7 @@ def test_discarding_removes_the_whole_stage_and_no_other(layout):
         assert os.listdir(layout.root / "density") == ["other"]
 
 
-def test_a_stage_at_work_is_not_discarded(layout):
+def test_a_stage_at_work_is_not_discarded(layout: RunLayout) -> None:
     with holding(layout.claim_file("density", "test", 3)):
         who = holder(layout.claim_file("density", "test", 3))
         with pytest.raises(StageBusy) as caught:
@@ -277,7 +281,9 @@ def test_a_stage_at_work_is_not_discarded(layout):
     [(OURS, False, False, 0), (OURS, False, True, 0), (OTHERS, False, False, 3), (OURS, True, False, 3)],
     ids=["leftover", "half removed", "of a restart with other settings", "in use"],
 )
-def test_a_leftover_checkpoint_is_removed_and_no_other(layout, identity, is_busy, is_half_removed, n_left):
+def test_a_leftover_checkpoint_is_removed_and_no_other(
+    layout: RunLayout, identity: dict[str, Any], is_busy: bool, is_half_removed: bool, n_left: int
+) -> None:
     write_arrays(layout.checkpoint_file("refine"), {"a": np.ones(2)}, {"identity": OURS})
     for check in (0, 3):
         write_arrays(layout.check_file("refine", check), {"a": np.ones(2)}, {})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import duckdb
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -49,13 +49,13 @@ TABLE = make_table()
 
 
 @pytest.fixture
-def layout(tmp_path, monkeypatch) -> RunLayout:
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLayout:
     monkeypatch.chdir(tmp_path)
     return RunLayout(Path("run"))
 
 
 @pytest.fixture
-def path(layout) -> Path:
+def path(layout: RunLayout) -> Path:
     return layout.density_file("test")
 
 
@@ -64,13 +64,13 @@ def pieces(table: pa.Table, n_rows: int) -> list[pa.RecordBatch]:
 
 
 @pytest.mark.parametrize("n_rows", [7_001, 65_537])
-def test_the_bytes_do_not_depend_on_how_rows_come_in(tmp_path, n_rows):
+def test_the_bytes_do_not_depend_on_how_rows_come_in(tmp_path: Path, n_rows: int) -> None:
     write_table(tmp_path / "whole", TABLE, STAMP)
     write_table(tmp_path / "pieces", pieces(TABLE, n_rows), STAMP)
     assert (tmp_path / "pieces").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
-def test_pages_do_not_follow_the_pieces_of_a_wide_column(tmp_path):
+def test_pages_do_not_follow_the_pieces_of_a_wide_column(tmp_path: Path) -> None:
     # 3 MB: several pages in one row group, whose borders could betray where a piece ended.
     values = pa.array(np.random.default_rng(2).normal(size=20_000 * 40).astype(np.float32))
     wide = pa.table({"z": pa.FixedSizeListArray.from_arrays(values, 40)})
@@ -79,7 +79,7 @@ def test_pages_do_not_follow_the_pieces_of_a_wide_column(tmp_path):
     assert (tmp_path / "pieces").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
-def test_a_table_reads_back_as_it_was(path):
+def test_a_table_reads_back_as_it_was(path: Path) -> None:
     write_table(path, TABLE, STAMP)
     found = read_table(path, STAMP)
     assert found.replace_schema_metadata(None).equals(TABLE)
@@ -90,7 +90,7 @@ def test_a_table_reads_back_as_it_was(path):
     assert len(batches) == 2
 
 
-def test_rows_as_wide_as_images_come_in_smaller_row_groups(tmp_path, monkeypatch):
+def test_rows_as_wide_as_images_come_in_smaller_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_files, "ROW_GROUP_CELLS", 700)
     wide = pa.array(np.zeros((40, 60)).tolist(), pa.list_(pa.float64(), 60))
     write_table(tmp_path / "wide", pa.table({"x": wide, "n": range(40)}), STAMP)
@@ -102,7 +102,7 @@ def test_rows_as_wide_as_images_come_in_smaller_row_groups(tmp_path, monkeypatch
     assert sizes == {"wide": [8, 8, 8, 8, 8], "narrow": [40]}  # 700 cells are 11 rows of 61
 
 
-def test_files_have_fixed_row_groups_statistics_and_a_stamp(path):
+def test_files_have_fixed_row_groups_statistics_and_a_stamp(path: Path) -> None:
     write_table(path, TABLE, Stamp("density", "r" * 16, "p" * 64))
     found = pq.read_metadata(path)
     sizes = [found.row_group(i).num_rows for i in range(found.num_row_groups)]
@@ -118,13 +118,12 @@ def test_files_have_fixed_row_groups_statistics_and_a_stamp(path):
     }
 
 
-def test_duckdb_pandas_and_polars_open_the_files_as_they_are(path):
+def test_duckdb_pandas_and_polars_open_the_files_as_they_are(path: Path) -> None:
     table = make_table(100)
     write_table(path, table, STAMP)
     expected = table.to_pylist()
 
-    query = duckdb.sql(f"select * from '{path}' order by row_id")
-    rows = [dict(zip(query.columns, row, strict=True)) for row in query.fetchall()]
+    rows = duckdb.read_parquet(str(path)).order("row_id").to_arrow_table().to_pylist()
     assert [{**row, "z": list(row["z"])} for row in rows] == expected
 
     frame = pd.read_parquet(path)
@@ -141,7 +140,7 @@ def test_duckdb_pandas_and_polars_open_the_files_as_they_are(path):
 
 
 @pytest.mark.parametrize("how", ["truncated", "text", "one bit"])
-def test_a_damaged_file_is_named_with_the_command_that_repairs_it(path, how):
+def test_a_damaged_file_is_named_with_the_command_that_repairs_it(path: Path, how: str) -> None:
     write_table(path, TABLE, STAMP)
     content = path.read_bytes()
     one_bit = bytearray(content)
@@ -164,7 +163,9 @@ def test_a_damaged_file_is_named_with_the_command_that_repairs_it(path, how):
         (STAMP, None, "is missing\n  no such file"),
     ],
 )
-def test_a_table_of_something_else_is_refused(path, monkeypatch, wanted, version, message):
+def test_a_table_of_something_else_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch, wanted: Stamp, version: int | None, message: str
+) -> None:
     if version is not None:
         with monkeypatch.context() as patch:
             patch.setattr(parquet_files, "FORMAT_VERSION", version)
@@ -177,11 +178,13 @@ def test_a_table_of_something_else_is_refused(path, monkeypatch, wanted, version
     )
 
 
-def test_a_table_that_the_system_refuses_is_let_go_without_another_word(tmp_path, monkeypatch):
+def test_a_table_that_the_system_refuses_is_let_go_without_another_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A writer that is only dropped would try again when it is collected, and Python print a traceback of that."""
     close, told = pq.ParquetWriter.close, []
 
-    def refused(writer):
+    def refused(writer: pq.ParquetWriter) -> None:
         if writer.is_open:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         close(writer)
@@ -199,7 +202,7 @@ ROWS = pa.table({"row_id": range(25), "x": [index / 3 for index in range(25)], "
 
 
 @pytest.fixture
-def grouped(tmp_path, monkeypatch) -> Path:
+def grouped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A table in four row groups."""
     monkeypatch.setattr(parquet_files, "ROW_GROUP_ROWS", 7)
     write_table(tmp_path / "t.parquet", ROWS, STAMP)
@@ -207,7 +210,7 @@ def grouped(tmp_path, monkeypatch) -> Path:
     return tmp_path / "t.parquet"
 
 
-def test_every_range_is_a_slice_of_the_table(grouped):
+def test_every_range_is_a_slice_of_the_table(grouped: Path) -> None:
     ranges = RowRanges(grouped, STAMP, ["row_id", "x"])
     assert ranges.n_rows == 25
     for start in range(0, 25, 3):
@@ -216,7 +219,7 @@ def test_every_range_is_a_slice_of_the_table(grouped):
             assert ranges.read(start, stop).replace_schema_metadata(None).equals(expected)
 
 
-def test_ranges_of_another_table_are_refused(grouped, tmp_path):
+def test_ranges_of_another_table_are_refused(grouped: Path, tmp_path: Path) -> None:
     assert column_names(grouped, STAMP) == ["row_id", "x", "other"]
     with pytest.raises(BadArtifact, match=r"bayesnde\.run_id is r+, expected another"):
         RowRanges(grouped, Stamp("density", "another"), ["x"])

@@ -255,7 +255,7 @@ def test_the_tables_open_in_duckdb(prepared: Path) -> None:
 
     file = prepared / "prepare/train.parquet"
     expected = pq.read_table(file)
-    rows = duckdb.sql(f"select count(*), sum(size), max(x_scaled[1]) from '{file}'").fetchall()[0]
+    rows = duckdb.connect().execute(f"select count(*), sum(size), max(x_scaled[1]) from '{file}'").fetchone()
     largest = _matrix(expected)[:, 0].max()
     assert rows == (324, pytest.approx(sum(expected["size"].to_pylist())), pytest.approx(largest))
 

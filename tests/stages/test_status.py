@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -80,11 +81,11 @@ def test_a_living_claim_is_running_and_a_dead_one_is_not(bayesnde: Callable, run
     with running(layout, "prepare"):
         code, stages, next_command = _states(bayesnde, run)
         assert (code, stages["prepare"]["state"], next_command) == (0, "running", "wait for prepare")
-    code = (
+    program = (
         "import os, sys; from pathlib import Path; from bayesnde_cli.runs.files import claim; "
         "claim(Path(sys.argv[1])); os._exit(0)"
     )
-    subprocess.run([sys.executable, "-c", code, str(layout.claim_file("prepare"))], check=True)
+    subprocess.run([sys.executable, "-c", program, str(layout.claim_file("prepare"))], check=True)
     assert layout.claim_file("prepare").exists()
     assert _states(bayesnde, run)[1]["prepare"]["state"] == "interrupted"
 
@@ -209,7 +210,7 @@ def test_a_sample_of_the_files_gives_the_pace_of_all(tmp_path: Path, monkeypatch
     finished = {layout.block_file("density", "test", block): 3.0 * turn for turn, block in enumerate(order)}
     stat, looks = os.stat, []
 
-    def timed(path: Path, *args: object, **options: object) -> os.stat_result:
+    def timed(path: Path, *args: Any, **options: Any) -> os.stat_result:
         looks.append(path)
         return os.stat_result((*[0] * 8, finished[path], 0)) if path in finished else stat(path, *args, **options)
 
@@ -228,11 +229,22 @@ def test_a_folder_of_many_blocks_is_listed_once_and_no_block_is_opened(
     _start(layout, n_rows=1_000_000)
     folder = layout.stage_dir("density", "test")
     names = ["plan.json", *(layout.block_file("density", "test", block).name for block in range(99_000))]
-    listed, read = [], []
-    monkeypatch.setattr("os.listdir", lambda path: listed.append(path) or names)
+    listed: list[Path] = []
+    read: list[str] = []
     read_bytes = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path.name) or read_bytes(path))
+
+    def list_names(path: Path) -> list[str]:
+        listed.append(path)
+        return names
+
+    def read_and_count(path: Path) -> bytes:
+        read.append(path.name)
+        return read_bytes(path)
+
+    monkeypatch.setattr("os.listdir", list_names)
+    monkeypatch.setattr(Path, "read_bytes", read_and_count)
     (item,) = [item for item in status.run_status(layout).stages if item.stage == "density"]
+    assert item.progress is not None
     assert (item.state, item.progress.blocks_done, item.progress.rows_done) == ("interrupted", 99_000, 990_000)
     assert listed.count(folder) == 1
     assert set(read) <= {"plan.json", ".running"}

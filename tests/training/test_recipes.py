@@ -162,10 +162,6 @@ def test_the_noise_of_a_pixel_stays_in_its_cell(dtype: tf.DType, far: float, mon
         assert len({*lower}) == 256
 
 
-def _identity(run: Path) -> dict:
-    return json.loads((run / "warmstart/manifest.json").read_text())["identity"]["settings"]
-
-
 def test_training_stores_cells_and_sees_fresh_noise_unless_told_otherwise(run: Path, tmp_path: Path) -> None:
     losses = []
     for name, flags in (("with", ()), ("without", ("--no-cells", "--no-fresh-noise"))):
@@ -174,7 +170,6 @@ def test_training_stores_cells_and_sees_fresh_noise_unless_told_otherwise(run: P
         stored = read_networks(RunLayout(own), "warmstart")
         assert stored.decoder.cells == (_values(run).cells() if name == "with" else ())
         assert stored.encoder.cells == ()
-        assert "levels" not in _identity(own)  # of images
         losses.append(pq.read_table(own / "warmstart/history.parquet")["loss"].to_pylist())
     assert losses[0] != losses[1]
 
@@ -202,7 +197,6 @@ def test_images_have_levels_and_a_latent_map_for_each_class(
     stored = read_networks(layout, "warmstart")
     has_levels = "--no-cells" not in flags
     assert (stored.decoder.levels, stored.encoder.levels) == (256 if has_levels else 0, 0)
-    assert ("levels" in _identity(run)) == has_levels
     assert (stored.decoder.class_maps, stored.encoder.class_maps) == (has_maps, False)
     assert stored.weights["decoder/dense/kernel"].shape[0] == 10 + n_classes + 10 * n_classes * has_maps
     assert json.loads((run / "warmstart/manifest.json").read_text())["config"]["class_maps"] is has_maps

@@ -224,12 +224,8 @@ class Claim(NamedTuple):
 def claim(path: Path) -> Claim | None:
     """The claim at `path`, new or taken over from a dead process; None if a live process holds it."""
     ours = _create_claim(path)
-    if ours is not None:
-        return ours
-    found = holder(path)
-    if found is None:  # released this very moment
-        return _create_claim(path)
-    return None if found.is_alive else _take_over(path, found)
+    found = holder(path) if ours is None else None
+    return ours if found is None or found.is_alive else _take_over(path, found)
 
 
 def holder(path: Path) -> Claim | None:

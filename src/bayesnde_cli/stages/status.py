@@ -14,7 +14,7 @@ from bayesnde_cli.cluster.queue import ArrayStatus, array_statuses, read_array_r
 from bayesnde_cli.errors import BayesndeError
 from bayesnde_cli.formatting import counted, duration
 from bayesnde_cli.runs import blocks
-from bayesnde_cli.runs.files import block_holders, holder, sha256_file
+from bayesnde_cli.runs.files import block_holders, holder, read_arrays, sha256_file
 from bayesnde_cli.runs.layout import STAGES, TEST_SET, RunLayout, Stage, stage_named
 from bayesnde_cli.runs.manifest import Manifest, stale_inputs
 
@@ -225,8 +225,6 @@ def _check_parts(
 ) -> None:
     """Raise `BadArtifact` if a file that no manifest lists, and that is still of use, is damaged."""
     if set_name is None:
-        from bayesnde_cli.runs.files import read_arrays
-
         for path in sorted(layout.checkpoint_dir(stage.name).glob("*.npz")) if is_verifying else ():
             read_arrays(path)
     elif layout.plan_file(stage.name, set_name).name in names:

@@ -86,13 +86,16 @@ def _run(
     stage, upstream = config.stage, {name: require(layout, name, reading=names) for name, names in reading.items()}
     seed = upstream["prepare"].seed if config.seed is None else config.seed
     config = config.model_copy(update={"seed": seed})
+    if isinstance(config, WarmstartSettings):
+        schema = read_schema(layout)
+        config.check_data(len(schema.classes), are_images=schema.image is not None)
     inputs: dict[str, FileRecord] = {
         f"{name}/{output}": {**upstream[name].outputs[output], "path": f"{name}/{output}"}
         for name, outputs in reading.items()
         for output in outputs
     }
     hashes = {name: entry["sha256"] for name, entry in inputs.items()}
-    identity = {"settings": config.identity() | _image_identity(layout, config), "inputs": hashes}
+    identity = {"settings": config.identity(), "inputs": hashes}
     if not is_restart and is_stage_done(layout, stage, identity):
         tidy(layout, stage)
         forget_leftover(layout, stage, identity)
@@ -121,19 +124,6 @@ def _run(
         )
         forget_checkpoint(layout, stage)
     return _summarise(layout, manifest, is_up_to_date=False)
-
-
-def _image_identity(layout: RunLayout, config: TrainingSettings) -> dict[str, Any]:
-    """What decides a warm start besides its settings: pixel levels and class maps of images."""
-    if not isinstance(config, WarmstartSettings):
-        return {}
-    schema = read_schema(layout)
-    config.check_data(len(schema.classes), are_images=schema.image is not None)
-    if schema.image is None:
-        return {"class_maps": None}
-    levels = {"levels": N_LEVELS} if config.cells else {}
-    settled = config.settle(0, are_images=True, n_classes=len(schema.classes))
-    return levels | {"class_maps": settled.class_maps or None}
 
 
 def _summarise(layout: RunLayout, manifest: Manifest, *, is_up_to_date: bool) -> Trained:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bayesnde_cli.runs.layout import RunLayout, block_indexes, claim_indexes, repair_hint
+from bayesnde_cli.runs.layout import BLOCK_NAME, CLAIM_NAME, RunLayout, numbers, repair_hint
 
 LAYOUT = RunLayout(Path("run"))
 
@@ -32,10 +32,10 @@ def test_every_file_has_its_place(path: Path, expected: str) -> None:
 
 def test_numbers_are_read_back_from_file_names() -> None:
     for index in (0, 12, 99_999, 100_000):
-        assert block_indexes([LAYOUT.block_file("density", "test", index).name]) == [index]
-        assert claim_indexes([LAYOUT.claim_file("density", "test", index).name]) == [index]
-    assert block_indexes(["block-12.parquet", "block-00012.parquet.bak", ".tmp-h-1-a-block-00012.parquet"]) == []
-    assert claim_indexes([".claim-00012.taking"]) == []
+        assert numbers(BLOCK_NAME, [LAYOUT.block_file("density", "test", index).name]) == [index]
+        assert numbers(CLAIM_NAME, [LAYOUT.claim_file("density", "test", index).name]) == [index]
+    assert numbers(BLOCK_NAME, ["block-12.parquet", "block-00012.parquet.bak", ".tmp-h-1-a-block-00012.parquet"]) == []
+    assert numbers(CLAIM_NAME, [".claim-00012.taking"]) == []
 
 
 def test_the_sets_of_a_stage_are_its_folders(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pydantic import PositiveInt
 
 from bayesnde_cli.errors import BayesndeError
-from bayesnde_cli.runs.files import Document, write_json
+from bayesnde_cli.runs.files import Document
 from bayesnde_cli.runs.layout import RunLayout
 
 # `status` answers in less than a second, whatever the scheduler does.
@@ -35,10 +35,6 @@ class ArrayRecord(Document):
     def gather_name(self) -> str:
         """The name of the job that combines the shards."""
         return f"{self.job_name}-gather"
-
-    def write(self, layout: RunLayout, set_name: str) -> None:
-        """Put the record in place, replacing that of the previous array."""
-        write_json(layout.array_record_file(set_name), self.model_dump())
 
 
 def read_array_record(layout: RunLayout, set_name: str) -> ArrayRecord | None:

@@ -18,7 +18,7 @@ from bayesnde_cli.cluster import queue
 from bayesnde_cli.errors import BadUsage, SettingsDiffer, StaleArtifact, escaped
 from bayesnde_cli.formatting import Report, counted, shell_options
 from bayesnde_cli.runs.blocks import Plan, Shard, blocks_done, freeze, frozen_count, missing_shards
-from bayesnde_cli.runs.files import cannot_write, sha256_json, write_bytes
+from bayesnde_cli.runs.files import cannot_write, sha256_json, write_bytes, write_json
 from bayesnde_cli.runs.layout import RunLayout
 from bayesnde_cli.settings.stage_settings import DEFAULT_SHARDS, SIGNAL_SECONDS, DensitySettings, SlurmRequest
 
@@ -113,8 +113,7 @@ def write_jobs(
 ) -> ArrayWritten | NothingToDo:
     """Write the scripts of the array and of its gather job."""
     set_name = plan.set_name
-    request = request.model_copy(update={"shards": divide(layout, plan, request, report)})
-    record = write_scripts(layout, plan, config, request, data)
+    record = write_scripts(layout, plan, config, request, data, divide(layout, plan, request.shards, report))
     done = blocks_done(layout, plan)
     missing = missing_shards(done, record.shards, plan.n_blocks)
     jobs = queue.read_queue([record.job_name], patience=_PATIENCE_SECONDS)
@@ -181,11 +180,12 @@ def _submit(script: str, *options: str, before: Sequence[str] = ()) -> str:
 # Scripts
 
 
-def divide(layout: RunLayout, plan: Plan, request: SlurmRequest, report: Report) -> int:
-    """The number of shards; `BadUsage` if the data set is already divided into another number."""
-    count = request.shards or frozen_count(layout, plan.stage, plan.set_name) or DEFAULT_SHARDS
-    if count > plan.n_blocks and frozen_count(layout, plan.stage, plan.set_name) is None:
-        if request.shards is not None:
+def divide(layout: RunLayout, plan: Plan, asked: int | None, report: Report) -> int:
+    """The number of shards; `BadUsage` if the data set is already divided into another number than that asked for."""
+    frozen = frozen_count(layout, plan.stage, plan.set_name)
+    count = asked or frozen or DEFAULT_SHARDS
+    if count > plan.n_blocks and frozen is None:
+        if asked is not None:
             report.note(f"{counted(plan.n_blocks, 'block')} of {plan.block_rows} rows cannot make more shards")
         count = plan.n_blocks
     freeze(layout, plan.stage, plan.set_name, Shard(1, count))
@@ -193,11 +193,10 @@ def divide(layout: RunLayout, plan: Plan, request: SlurmRequest, report: Report)
 
 
 def write_scripts(
-    layout: RunLayout, plan: Plan, config: DensitySettings, request: SlurmRequest, data: Sequence[Path]
+    layout: RunLayout, plan: Plan, config: DensitySettings, request: SlurmRequest, data: Sequence[Path], shards: int
 ) -> queue.ArrayRecord:
     """Write both scripts, with absolute paths since jobs start anywhere, and the record for `status`."""
-    set_name, shards = plan.set_name, request.shards or DEFAULT_SHARDS
-    layout = RunLayout(Path(os.path.abspath(layout.root)))
+    set_name, layout = plan.set_name, RunLayout(Path(os.path.abspath(layout.root)))
     # Jobs are found in the queue by name: those of another division, or of other settings, must not be.
     digest = sha256_json([str(layout.root), shards, plan.plan_hash])[:8]
     record = queue.ArrayRecord(
@@ -233,7 +232,7 @@ def write_scripts(
         template = Path(__file__).with_name(path.name).read_text("utf-8")
         text = template % (texts | {"resources": "\n".join(lines), "script": shlex.quote(str(path))})
         write_bytes(path, text.encode("utf-8", "surrogateescape"))
-    record.write(layout, set_name)
+    write_json(layout.array_record_file(set_name), record.model_dump())
     return record
 
 

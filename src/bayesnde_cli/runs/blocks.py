@@ -16,7 +16,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from bayesnde_cli.errors import BadUsage
 from bayesnde_cli.runs.files import Document, create_once, json_bytes, sha256_json
-from bayesnde_cli.runs.layout import RunLayout, block_indexes
+from bayesnde_cli.runs.layout import BLOCK_NAME, RunLayout, numbers
 from bayesnde_cli.runs.manifest import compare, computing_versions, settings_differ
 
 if TYPE_CHECKING:  # `status` reads plans without Arrow
@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # `status` reads plans without Arrow
 
     from bayesnde_cli.runs.parquet_files import Stamp
 
-_SHARD_EXAMPLE = "write `--shard 3/8` for the third of eight shards, or `--shard auto` in a SLURM array"
 _SLURM_VARIABLES = tuple(f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "COUNT", "MIN", "MAX"))
 
 
@@ -85,7 +84,7 @@ def blocks_done(layout: RunLayout, plan: Plan) -> set[int]:
 def blocks_among(names: Iterable[str], plan: Plan) -> set[int]:
     """The blocks of a plan among the names of files."""
     n_blocks = plan.n_blocks
-    return {index for index in block_indexes(names) if index < n_blocks}
+    return {index for index in numbers(BLOCK_NAME, names) if index < n_blocks}
 
 
 # Block files
@@ -165,8 +164,11 @@ def parse_shard(text: str, environ: Mapping[str, str]) -> Shard | ArrayTask:
         return ArrayTask(*(_slurm_number(name, environ.get(name, "")) for name in _SLURM_VARIABLES))
     match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, re.ASCII)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        found = "I and N are integers, and I goes from 1 to N"
-        raise BadUsage(f"--shard {text} is not of the form I/N", found=found, hint=_SHARD_EXAMPLE)
+        raise BadUsage(
+            f"--shard {text} is not of the form I/N",
+            found="I and N are integers, and I goes from 1 to N",
+            hint="write `--shard 3/8` for the third of eight shards, or `--shard auto` in a SLURM array",
+        )
     return Shard(int(match[1]), int(match[2]))
 
 

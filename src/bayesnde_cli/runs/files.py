@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bayesnde_cli import stopping
 from bayesnde_cli.errors import BadArtifact, CannotWrite, MissingArtifact, StageBusy
-from bayesnde_cli.runs.layout import RunLayout, claim_indexes, is_claim, repair_hint
+from bayesnde_cli.runs.layout import CLAIM_NAME, RunLayout, is_claim, numbers, repair_hint
 
 if TYPE_CHECKING:
     import numpy as np
@@ -158,12 +158,11 @@ def sweep(folder: Path) -> None:
     for path in folder.glob(".tmp-*"):
         match = _TEMPORARY_NAME.fullmatch(path.name)
         with contextlib.suppress(OSError):  # removed meanwhile, or not ours to remove
-            if match is None or not _is_abandoned(path, match["host"], int(match["pid"])):
-                continue
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+            if match is not None and _is_abandoned(path, match["host"], int(match["pid"])):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
 
 
 def _is_abandoned(path: Path, host: str, pid: int) -> bool:
@@ -241,7 +240,7 @@ def holder(path: Path) -> Claim | None:
 
 def block_holders(folder: Path, names: Iterable[str]) -> dict[int, Claim]:
     """The claims on blocks, by block; `names` are the files in the folder of the stage."""
-    found = {index: holder(folder / f".claim-{index:05d}") for index in claim_indexes(names)}
+    found = {index: holder(folder / f".claim-{index:05d}") for index in numbers(CLAIM_NAME, names)}
     return {index: who for index, who in sorted(found.items()) if who is not None}
 
 

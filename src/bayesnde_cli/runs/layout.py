@@ -36,8 +36,8 @@ SCHEMA = "schema.json"
 MANIFEST = "manifest.json"
 
 # At least five digits, so that names sort by number.
-_BLOCK_NAME = re.compile(r"block-(\d{5,})\.parquet", re.ASCII)
-_CLAIM_NAME = re.compile(r"\.claim-(\d{5,})", re.ASCII)
+BLOCK_NAME = re.compile(r"block-(\d{5,})\.parquet", re.ASCII)
+CLAIM_NAME = re.compile(r"\.claim-(\d{5,})", re.ASCII)
 # Files that an unfinished stage makes again when they are gone.
 _REPLACEABLE = ("block-", "rows.", "plan.", "shards.")
 
@@ -52,14 +52,9 @@ def split_name(split: str) -> str:
     return f"{split}.parquet"
 
 
-def block_indexes(file_names: Iterable[str]) -> list[int]:
-    """The numbers of the blocks among these file names; other files are ignored."""
-    return [int(match[1]) for match in map(_BLOCK_NAME.fullmatch, file_names) if match]
-
-
-def claim_indexes(file_names: Iterable[str]) -> list[int]:
-    """The numbers of the claimed blocks among these file names; other files are ignored."""
-    return [int(match[1]) for match in map(_CLAIM_NAME.fullmatch, file_names) if match]
+def numbers(pattern: re.Pattern[str], file_names: Iterable[str]) -> list[int]:
+    """The numbers of the blocks (`BLOCK_NAME`) or claimed blocks (`CLAIM_NAME`) among file names."""
+    return [int(match[1]) for match in map(pattern.fullmatch, file_names) if match]
 
 
 def is_claim(file_name: str) -> bool:

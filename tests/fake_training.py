@@ -14,9 +14,9 @@ from bayesnde_cli.model.coders import Networks
 from bayesnde_cli.model.layers import Parameters
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.training import recipes, selection
+from bayesnde_cli.training.generated_rows import DIAGNOSTICS
 from bayesnde_cli.training.loop import Phase
 from bayesnde_cli.training.objectives import Objective, Pace, State
-from bayesnde_cli.training.selection import DIAGNOSTICS
 
 
 def install() -> None:

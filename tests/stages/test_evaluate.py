@@ -25,11 +25,11 @@ from bayesnde_cli.rows import Rows
 from bayesnde_cli.runs.files import write_arrays
 from bayesnde_cli.runs.layout import RunLayout
 from bayesnde_cli.settings.stage_settings import EvaluateSettings
-from bayesnde_cli.stages import evaluate, loading
+from bayesnde_cli.stages import evaluate, loading, model_figures
 from bayesnde_cli.stages.evaluate import format_classes
-from bayesnde_cli.stages.measures import TYPICAL, own_density_figures
+from bayesnde_cli.stages.measures import TYPICAL
 from bayesnde_cli.tables.model_rows import read_schema
-from bayesnde_cli.training.selection import DIAGNOSTICS
+from bayesnde_cli.training.generated_rows import DIAGNOSTICS
 from scoring_runs import FEW, SMALL, other_set
 
 ALL = [*FEW, "--baselines"]
@@ -80,7 +80,7 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """No report, which takes longer than everything else here."""
     monkeypatch.setattr(evaluate, "report_page", lambda *_: b"page")
-    monkeypatch.setattr(evaluate.measures, "model_figures", lambda *_: None)
+    monkeypatch.setattr(model_figures, "for_report", lambda *_: None)
 
 
 def _metrics(run: Path, set_name: str = "test") -> dict:
@@ -321,13 +321,12 @@ def test_real_networks_find_their_own_rows_typical_and_shifted_ones_not(tmp_path
     layout.weights_file("refine").parent.mkdir(parents=True)
     facts = {"decoder": asdict(specs[0]), "encoder": asdict(specs[1]), "run_id": "r"}
     write_arrays(layout.weights_file("refine"), weights, facts)
-    config = EvaluateSettings(seed=0, typicality_rows=300)
-    model = loading.open_model(layout, config)
+    model = loading.open_model(layout, EvaluateSettings(seed=0))
     y = np.eye(2, dtype=np.float32)[np.arange(300) % 2]
     x, again, other = (model.simulate(300, y, seed) for seed in (12345, 12345, 12346))
     assert (x.shape, x.dtype, np.array_equal(x, again), np.array_equal(x, other)) == ((300, 3), np.float32, True, False)
     own, repeated, shifted = (
-        own_density_figures(model, Rows(cells, y=y), config) for cells in (x, x, x + np.float32(2.0))
+        model_figures.typicality(model, Rows(cells, y=y), 300, 0) for cells in (x, x, x + np.float32(2.0))
     )
     assert own["verdict"] == TYPICAL
     assert own == repeated

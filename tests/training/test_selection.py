@@ -11,17 +11,9 @@ from scipy.stats import ks_2samp, wasserstein_distance
 
 from bayesnde_cli.rng import generator
 from bayesnde_cli.rows import Rows
-from bayesnde_cli.training import selection
-from bayesnde_cli.training.selection import (
-    DIAGNOSTICS,
-    best_check,
-    class_weighted,
-    diagnose,
-    diagnose_by_class,
-    labels_like,
-    n_misses,
-    rank_checks,
-)
+from bayesnde_cli.training import generated_rows
+from bayesnde_cli.training.generated_rows import DIAGNOSTICS, diagnose, diagnose_by_class, labels_like
+from bayesnde_cli.training.selection import best_check, n_misses, rank_checks
 
 
 def _rows(n_rows: int, p: int, *address: str, shift: float = 0.0, scale: float = 1.0) -> np.ndarray:
@@ -56,7 +48,7 @@ def test_dependence_is_seen_by_the_correlation_and_the_joint_diagnostics_alone()
 @pytest.mark.parametrize("decimals", [8, 0])
 def test_column_distances_are_those_of_scipy_ties_included(decimals: int) -> None:
     real, generated = np.round(_rows(150, 3, "real"), decimals), np.round(_rows(90, 3, "g", shift=0.3), decimals)
-    wasserstein, ks = selection.column_distances(real, generated)
+    wasserstein, ks = generated_rows.column_distances(real, generated)
     for j in range(3):
         assert wasserstein[j] == pytest.approx(wasserstein_distance(real[:, j], generated[:, j]), rel=1e-10)
         assert ks[j] == pytest.approx(ks_2samp(real[:, j], generated[:, j]).statistic, rel=1e-10)
@@ -69,7 +61,7 @@ def test_the_sliced_distance_is_the_mean_of_scipy_s_over_projections_of_standard
     directions = generator(7, "diagnostics", "directions").standard_normal((3, 64))
     directions /= np.linalg.norm(directions, axis=0)
     expected = np.mean([wasserstein_distance(x @ omega, y @ omega) for omega in directions.T])
-    assert selection.sliced_distance(real, generated, seed=7) == pytest.approx(expected, rel=1e-10)
+    assert generated_rows.sliced_distance(real, generated, seed=7) == pytest.approx(expected, rel=1e-10)
 
 
 def test_the_mmd_is_the_mean_over_three_kernels_around_the_median_distance() -> None:
@@ -80,15 +72,15 @@ def test_the_mmd_is_the_mean_over_three_kernels_around_the_median_distance() -> 
     sign = np.concatenate([np.full(40, 1 / 40), np.full(30, -1 / 30)])
     kernels = [np.exp(-squared / (2 * factor * median)) for factor in (0.25, 1.0, 4.0)]
     expected = np.mean([sign @ kernel @ sign for kernel in kernels])
-    assert selection.rbf_mmd(real, generated, seed=0) == pytest.approx(expected, rel=1e-5)  # float32
+    assert generated_rows.rbf_mmd(real, generated, seed=0) == pytest.approx(expected, rel=1e-5)  # float32
 
 
 def test_the_mmd_of_many_rows_is_taken_on_a_sample_that_the_seed_fixes() -> None:
     real, generated = _rows(2_500, 2, "real"), _rows(2_100, 2, "generated", shift=0.2)
-    found = selection.rbf_mmd(real, generated, seed=0)
-    assert found == selection.rbf_mmd(real, generated, seed=0)
-    assert found != selection.rbf_mmd(real, generated, seed=1)
-    assert found == pytest.approx(selection.rbf_mmd(real[:2000], generated[:2000], seed=0), rel=0.5)
+    found = generated_rows.rbf_mmd(real, generated, seed=0)
+    assert found == generated_rows.rbf_mmd(real, generated, seed=0)
+    assert found != generated_rows.rbf_mmd(real, generated, seed=1)
+    assert found == pytest.approx(generated_rows.rbf_mmd(real[:2000], generated[:2000], seed=0), rel=0.5)
 
 
 def test_the_symmetric_divergence_is_that_of_the_histograms() -> None:
@@ -102,12 +94,12 @@ def test_the_symmetric_divergence_is_that_of_the_histograms() -> None:
         q[-1] += np.sum(y == high)
         p, q = np.array(p) / np.sum(p), np.array(q) / np.sum(q)
         expected.append((np.sum(p * np.log(p / q)) + np.sum(q * np.log(q / p))) / 2)
-    assert selection.symmetric_kl(real, generated) == pytest.approx(np.mean(expected), rel=1e-9)
+    assert generated_rows.symmetric_kl(real, generated) == pytest.approx(np.mean(expected), rel=1e-9)
 
 
 def test_mixing_is_one_for_fair_neighbourhoods_and_nil_for_two_islands() -> None:
     real = _rows(50, 2, "real", scale=0.1)
-    assert selection.mixing(real, real + 100.0) == 0.0
+    assert generated_rows.mixing(real, real + 100.0) == 0.0
     # By brute force, with each row's 30 nearest others.
     generated = _rows(70, 2, "generated", shift=0.1, scale=0.1)
     pooled = np.concatenate([real, generated])
@@ -116,17 +108,17 @@ def test_mixing_is_one_for_fair_neighbourhoods_and_nil_for_two_islands() -> None
         nearest = [j for j in np.argsort(np.linalg.norm(pooled - row, axis=1), kind="stable") if j != i][:30]
         share = np.mean([j < 50 for j in nearest])
         index.append(1 / (share**2 + (1 - share) ** 2))
-    assert selection.mixing(real, generated) == pytest.approx(np.mean(index) - 1, rel=1e-12)
+    assert generated_rows.mixing(real, generated) == pytest.approx(np.mean(index) - 1, rel=1e-12)
 
 
 def test_a_standard_deviation_is_reproduced_within_a_quarter() -> None:
     real = _rows(100, 5, "real")
     real[:, 4] = 2.0
     factors = np.array([0.74, 0.76, 1.24, 1.26, 1.0])
-    assert selection.sd_share(real, real * factors) == pytest.approx(3 / 5)
+    assert generated_rows.sd_share(real, real * factors) == pytest.approx(3 / 5)
     generated = real * factors
     generated[0, 4] += 1.0  # a constant column is not reproduced by one that varies
-    assert selection.sd_share(real, generated) == pytest.approx(2 / 5)
+    assert generated_rows.sd_share(real, generated) == pytest.approx(2 / 5)
 
 
 def test_degenerate_samples_give_finite_numbers() -> None:
@@ -153,10 +145,10 @@ def test_classes_are_diagnosed_apart_and_weighted_by_their_share_of_the_real_row
     real_class, generated_class = np.repeat([0, 3], [225, 75]), np.repeat([3, 0], [100, 100])
     real[real_class == 3] += 8.0
     generated[generated_class == 3] += 5.0
-    by_class = diagnose_by_class(real, generated, real_class=real_class, generated_class=generated_class, seed=1)
+    real_y, generated_y = np.eye(4)[real_class], np.eye(4)[generated_class]
+    weighted, by_class = diagnose_by_class(real, generated, real_y, generated_y, seed=1)
     assert by_class[3] == diagnose(real[225:], generated[:100], seed=1)
     assert by_class[0] == diagnose(real[:225], generated[100:], seed=1)
-    weighted = class_weighted(by_class, real_class)
     for name in DIAGNOSTICS:
         assert weighted[name] == pytest.approx(0.75 * by_class[0][name] + 0.25 * by_class[3][name])
     assert by_class[3]["ks"] > 0.8 > by_class[0]["ks"]

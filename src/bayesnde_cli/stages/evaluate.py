@@ -9,44 +9,28 @@ from typing import Any
 
 import numpy as np
 
-from bayesnde_cli import stopping
-from bayesnde_cli.competitors import (
-    DENSITIES,
-    DETECTORS,
-    PLAIN,
-    Method,
-    Tables,
-    fit_competitor,
-    make_methods,
-    make_spaces,
-    require_packages,
-)
+from bayesnde_cli import competitors, stopping
+from bayesnde_cli.competitors import PLAIN, Method, Tables
 from bayesnde_cli.formatting import Report, aligned, counted
 from bayesnde_cli.inference.bridge import ERROR_ABOVE_TARGET, VERDICTS
 from bayesnde_cli.report.page import report_page
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.rows import Rows
+from bayesnde_cli.runs import manifest
 from bayesnde_cli.runs.files import missing, read_object, sha256_bytes, write_bytes, write_json
 from bayesnde_cli.runs.layout import LATENTS, SCHEMA, TEST_SET, WEIGHTS, RunLayout, split_name
-from bayesnde_cli.runs.manifest import (
-    FileRecord,
-    Manifest,
-    is_stage_done,
-    refuse_stale,
-    require,
-    stale_inputs,
-    tidy,
-    workplace,
-)
+from bayesnde_cli.runs.manifest import FileRecord, Manifest
 from bayesnde_cli.runs.parquet_files import Stamp, read_table
 from bayesnde_cli.settings.stage_settings import DensitySettings, EvaluateSettings
-from bayesnde_cli.stages import loading, measures
+from bayesnde_cli.stages import loading, measures, model_figures
 from bayesnde_cli.stages.loading import EngineFactory, Model, ModelFactory
 from bayesnde_cli.stages.measures import Figures
 from bayesnde_cli.stages.score import DENSITY_SCHEMA
+from bayesnde_cli.stages.score_classes import rows_at_once, score_classes
 from bayesnde_cli.stages.scoring_job import Asked, DataSet, find_data_set
+from bayesnde_cli.tables import model_rows
 from bayesnde_cli.tables.columns import Kind
-from bayesnde_cli.tables.model_rows import match_table, read_schema, read_split, scale_table, text_format
+from bayesnde_cli.tables.model_rows import read_split
 from bayesnde_cli.tables.schema import Schema
 from bayesnde_cli.tables.sources import open_sources
 
@@ -79,16 +63,16 @@ def run_evaluate(
     metrics_file, report_file = layout.metrics_file(set_name), layout.report_file(set_name)
     is_done = not asked.is_restart and is_up_to_date(job)
     if is_done:
-        tidy(layout, "evaluate", set_name)
+        manifest.tidy(layout, "evaluate", set_name)
     else:
-        require_packages(job.config.baseline)
+        competitors.require_packages(job.config.baseline)
         if asked.data and not layout.rows_file("density", set_name).exists():
             raise missing(layout.rows_file("density", set_name))
-        with workplace(layout, "evaluate", set_name) as place:
+        with manifest.workplace(layout, "evaluate", set_name) as place:
             model = (models or loading.open_model)(layout, job.config)
             metrics = make_metrics(job, model, factory or loading.open_engine, report)
             write_json(place.folder / metrics_file.name, metrics)
-            figures = measures.model_figures(model, layout, set_name)
+            figures = model_figures.for_report(model, layout, set_name)
             write_bytes(place.folder / report_file.name, report_page(layout, set_name, metrics, figures))
             place.finish(
                 [metrics_file.name, report_file.name],
@@ -109,15 +93,11 @@ class EvaluateJob:
 
     layout: RunLayout
     config: EvaluateSettings
+    seed: int
     data: DataSet
     prepared: Manifest
     scored: Manifest  # of `density`
     inputs: dict[str, FileRecord]
-
-    @property
-    def seed(self) -> int:
-        assert self.config.seed is not None
-        return self.config.seed
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -128,15 +108,17 @@ class EvaluateJob:
 def make_evaluate_job(layout: RunLayout, asked: Asked, config: EvaluateSettings) -> EvaluateJob:
     """The job, if the densities of the set are complete and up to date."""
     splits = _SPLITS if asked.data else (*_SPLITS, split_name(TEST_SET))
-    prepared = require(layout, "prepare", reading=[SCHEMA, *splits])
-    require(layout, "refine", reading=[WEIGHTS, LATENTS])
+    prepared = manifest.require(layout, "prepare", reading=[SCHEMA, *splits])
+    manifest.require(layout, "refine", reading=[WEIGHTS, LATENTS])
     data = find_data_set(asked)
     density = layout.density_file(data.name).name
-    scored = require(layout, "density", data.name, reading=[density])
+    scored = manifest.require(layout, "density", data.name, reading=[density])
     outputs = {f"{layout.label('density', data.name)}/{density}": scored.outputs[density]}
     outputs |= {f"prepare/{name}": prepared.outputs[name] for name in _SPLITS}
     inputs = scored.inputs | {name: {**entry, "path": name} for name, entry in outputs.items()}
-    return EvaluateJob(layout, config.fill_in({"seed": prepared.seed}), data, prepared, scored, inputs)
+    config = config.fill_in({"seed": prepared.seed})
+    assert config.seed is not None
+    return EvaluateJob(layout, config, config.seed, data, prepared, scored, inputs)
 
 
 def is_up_to_date(job: EvaluateJob) -> bool:
@@ -144,8 +126,8 @@ def is_up_to_date(job: EvaluateJob) -> bool:
     layout, set_name = job.layout, job.data.name
     path = layout.manifest_file("evaluate", set_name)
     if path.exists():
-        refuse_stale(layout, "evaluate", set_name, stale_inputs(layout, Manifest.read(path)))
-    return is_stage_done(layout, "evaluate", job.identity, set_name)
+        manifest.refuse_stale(layout, "evaluate", set_name, manifest.stale_inputs(layout, Manifest.read(path)))
+    return manifest.is_stage_done(layout, "evaluate", job.identity, set_name)
 
 
 # Rows and their labels
@@ -155,8 +137,8 @@ def read_rows(job: EvaluateJob, schema: Schema) -> Rows:
     """The rows of the data set with their values; the user's files are read again."""
     if job.data.name == TEST_SET:
         return read_split(job.layout, TEST_SET, with_values=True)
-    table = open_sources(job.data.sources, text_format(job.prepared.config))
-    rows = Rows.concatenate(list(scale_table(table, match_table(table, schema)[0])))
+    table = open_sources(job.data.sources, model_rows.text_format(job.prepared.config))
+    rows = Rows.concatenate(list(model_rows.scale_table(table, model_rows.match_table(table, schema)[0])))
     condition = schema.roles.condition
     return replace(rows, y=schema.one_hot(rows.labels[condition].to_pylist())) if condition else rows
 
@@ -178,24 +160,24 @@ def outlier_labels(rows: Rows, schema: Schema) -> np.ndarray | None:
 
 def make_metrics(job: EvaluateJob, model: Model, factory: EngineFactory, report: Report) -> dict[str, Any]:
     """metrics.json, section by section."""
-    schema, layout, run_id = read_schema(job.layout), job.layout, job.scored.run_id
+    schema, layout, run_id = model_rows.read_schema(job.layout), job.layout, job.scored.run_id
     table = read_table(layout.density_file(job.data.name), Stamp(DENSITY_SCHEMA, run_id), _SCORES)
     scores = {name: table[name].to_numpy() for name in _SCORES}
-    found = _Evaluation(job, schema, read_rows(job, schema), scores, report)
+    density = DensitySettings(**job.scored.config)
+    found = _Evaluation(job, schema, density, read_rows(job, schema), scores, report)
     return {
         "schema": METRICS_SCHEMA,
         "schema_version": METRICS_VERSION,
         "run_id": run_id,
-        "blur": found.density.blur,
+        "blur": density.blur,
         "rows": found.counts(),
-        **found.mean_of_all(),
-        **found.bits_per_dimension(),
-        "classes": found.by_class(),
-        "truth": found.truth(),
-        "outliers": found.outliers(),
+        **found.means(),
+        **found.by_class(),
+        **found.truth(),
+        **found.outliers(),
         **found.accuracy(factory),
         **found.own_rows(model),
-        "baselines": found.baselines(),
+        **found.baselines(),
         "reasons": found.reasons,  # last: the sections above fill it
     }
 
@@ -206,15 +188,16 @@ class _Evaluation:
 
     job: EvaluateJob
     schema: Schema
+    density: DensitySettings  # of the scores
     rows: Rows
     scores: dict[str, np.ndarray]  # columns of density.parquet, (rows,) each
     report: Report
     reasons: dict[str, str] = field(default_factory=dict)  # why a section is missing
 
-    @property
-    def density(self) -> DensitySettings:
-        """The settings that the densities were computed with."""
-        return DensitySettings(**self.job.scored.config)
+    def _missing(self, reason: str, *sections: str) -> Figures:
+        """Sections without values, for this reason."""
+        self.reasons.update(dict.fromkeys(sections, reason))
+        return dict.fromkeys(sections)
 
     @property
     def in_mean(self) -> np.ndarray:
@@ -239,53 +222,46 @@ class _Evaluation:
             "sha256": sha256_bytes(np.ascontiguousarray(values, "<f8").tobytes()),
         }
 
-    def mean_of_all(self) -> Figures:
+    def means(self) -> Figures:
+        """The mean log-density of all rows and, of images, bits per dimension."""
         if not self.rows.is_complete.any():
-            self.reasons["mean_log_density"] = _NO_COMPLETE_ROW
-        return self._mean(self.in_mean)
+            self._missing(_NO_COMPLETE_ROW, "mean_log_density")
+        figures, image = self._mean(self.in_mean), self.schema.image
+        if image is not None and not self.density.blur:
+            return figures | measures.bits_figures(figures, image.n_pixels)
+        reason = "the rows are not images" if image is None else _BLURRED
+        return figures | self._missing(reason, "bits_per_dimension") | {"bits_per_dimension_se": None}
 
     def _mean(self, kept: np.ndarray) -> Figures:
         names = ("log_density", "log_density_scaled", "mc_se")
         return measures.log_density_figures(*(self.scores[name][kept] for name in names))
 
-    def bits_per_dimension(self) -> Figures:
-        image = self.schema.image
-        if image is None or self.density.blur:
-            self.reasons["bits_per_dimension"] = "the rows are not images" if image is None else _BLURRED
-            return dict.fromkeys(("bits_per_dimension", "bits_per_dimension_se"))
-        return measures.bits_figures(self._mean(self.in_mean), image.n_pixels)
-
-    def by_class(self) -> Figures | None:
+    def by_class(self) -> Figures:
         classes = self.rows.classes
         if classes is None:
-            self.reasons["classes"] = _NO_CONDITION
-            return None
+            return self._missing(_NO_CONDITION, "classes")
         kept = {name: self.in_mean & (classes == index) for index, name in enumerate(self.schema.classes)}
-        return {name: {"n": int(own.sum()), **self._mean(own)} for name, own in kept.items()}
+        return {"classes": {name: {"n": int(own.sum()), **self._mean(own)} for name, own in kept.items()}}
 
-    def truth(self) -> Figures | None:
+    def truth(self) -> Figures:
         truth, kept = true_log_density(self.rows, self.schema), self.rows.is_complete
         if truth is None or self.density.blur:
-            self.reasons["truth"] = "the rows have no true log-density" if truth is None else _BLURRED
-            return None
-        return measures.truth_figures(self.scores["log_density"][kept], truth[kept])
+            return self._missing("the rows have no true log-density" if truth is None else _BLURRED, "truth")
+        return {"truth": measures.truth_figures(self.scores["log_density"][kept], truth[kept])}
 
-    def outliers(self) -> Figures | None:
+    def outliers(self) -> Figures:
         is_outlier, kept = outlier_labels(self.rows, self.schema), self.rows.is_complete
         if is_outlier is None:
-            self.reasons["outliers"] = "the rows have no outlier label"
-            return None
+            return self._missing("the rows have no outlier label", "outliers")
         score = measures.outlier_score(self.scores["log_density"][kept])
-        return measures.outlier_figures(score, is_outlier[kept])
+        return {"outliers": measures.outlier_figures(score, is_outlier[kept])}
 
     def accuracy(self, factory: EngineFactory) -> Figures:
         """Accuracy and confusion matrix of the likeliest class; of a large table, on a random sample."""
         job, names = self.job, self.schema.classes
         if self.rows.y is None or not job.config.accuracy_rows:
-            self.reasons["accuracy"] = _NO_CONDITION if self.rows.y is None else _NOT_ASKED
-            return dict.fromkeys(("accuracy", "accuracy_se", "confusion_matrix"))
-        from bayesnde_cli.stages.score_classes import rows_at_once, score_classes
-
+            missing = self._missing(_NO_CONDITION if self.rows.y is None else _NOT_ASKED, "accuracy")
+            return missing | {"accuracy_se": None, "confusion_matrix": None}
         # Classes are nats apart, and a row may never reach the target under a wrong class: no escalations.
         changes = {"escalations": 0, "device": job.config.device, "threads": job.config.threads}
         settings = self.density.model_copy(update=changes)
@@ -303,7 +279,7 @@ class _Evaluation:
                 parts.append(score_classes(opened, own, prior, address, block_rows=settings.block_rows))
                 advance(len(own))
         log_density, mc_se = (
-            np.concatenate([getattr(part, name) for part in parts]) for name in ("log_density", "mc_se")
+            np.concatenate([getattr(own, name) for own in parts]) for name in ("log_density", "mc_se")
         )
         assert rows.classes is not None
         return measures.accuracy_figures(log_density, mc_se, rows.classes, names)
@@ -312,45 +288,43 @@ class _Evaluation:
         """Comparisons of complete rows with rows of the model."""
         complete, config = self.rows.take(self.rows.is_complete), self.job.config
         if not len(complete):
-            sections = ("generation", "typicality")
-            self.reasons.update(dict.fromkeys(sections, _NO_COMPLETE_ROW))
-            return dict.fromkeys(sections)
+            return self._missing(_NO_COMPLETE_ROW, "generation", "typicality")
+        seeds = [derive_seed(self.job.seed, "evaluate", section) for section in ("generation", "typicality")]
+        names = self.schema.classes
         return {
-            "generation": measures.generation_figures(model, complete, config, self.schema.classes),
-            "typicality": measures.own_density_figures(model, complete, config),
+            "generation": model_figures.generation(model, complete, config.generated_rows, seeds[0], names),
+            "typicality": model_figures.typicality(model, complete, config.typicality_rows, seeds[1]),
         }
 
-    def baselines(self) -> Figures | None:
+    def baselines(self) -> Figures:
         """Other estimators by name: the plain ones, and those that the user named."""
         job, schema, kept = self.job, self.schema, self.rows.is_complete
         reason = _why_no_baselines(schema) if kept.any() else _NO_COMPLETE_ROW
         if not job.config.baselines and not job.config.baseline:
             reason = _NOT_ASKED
         if reason:
-            self.reasons["baselines"] = reason
-            return None
+            return self._missing(reason, "baselines")
         evaluated = self.rows.take(kept)
         is_outlier = outlier_labels(evaluated, schema)
         train, validation = (read_split(job.layout, split, with_values=True) for split in ("train", "validation"))
-        spaces = make_spaces(Tables(train, validation, evaluated), schema)
-        fits: dict[str, tuple[str, Mapping[str, Tables], Mapping[str, Method]]] = {}
+        spaces = competitors.make_spaces(Tables(train, validation, evaluated), schema)
+        # A name, the kind of competitor, its spaces and its methods.
+        fits: list[tuple[str, str, Mapping[str, Tables], Mapping[str, Method]]] = []
         if job.config.baselines:
-            file = {"file": spaces["file"]}
-            fits |= {name: (name, file, PLAIN) for name in DENSITIES}
-            fits["gaussian_mixture_scaled"] = ("gaussian_mixture", {"model": spaces["model"]}, PLAIN)
+            names = [*competitors.DENSITIES, *(competitors.DETECTORS if is_outlier is not None else ())]
+            fits = [(name, name, {"file": spaces["file"]}, PLAIN) for name in names]
+            fits.append(("gaussian_mixture_scaled", "gaussian_mixture", {"model": spaces["model"]}, PLAIN))
             if schema.image is not None:  # every EM step has a covariance of all pixels
                 self.reasons["gaussian_mixture"] = f"too slow for images of {schema.image.n_pixels:,} pixels"
-                fits = {name: fit for name, fit in fits.items() if fit[0] != "gaussian_mixture"}
-            if is_outlier is not None:
-                fits |= {name: (name, file, PLAIN) for name in DETECTORS}
-        fits |= {name: (name, spaces, make_methods()) for name in job.config.baseline}
+                fits = [fit for fit in fits if fit[1] != "gaussian_mixture"]
+        fits += [(name, name, spaces, competitors.make_methods()) for name in dict.fromkeys(job.config.baseline)]
         # A blurred density is not that of the rows, so the means are not compared.
         log_density = np.full(len(evaluated), np.nan) if self.density.blur else self.scores["log_density"][kept]
         seed, figures = derive_seed(job.seed, "evaluate", "baselines"), Figures()
         with self.report.progress("baselines", len(fits), "fits") as advance:
-            for name, (kind, own, methods) in fits.items():
+            for name, kind, own, methods in fits:
                 stopping.check()
-                found = fit_competitor(kind, own, seed=seed, methods=methods, class_names=schema.classes)
+                found = competitors.fit_competitor(kind, own, seed=seed, methods=methods, class_names=schema.classes)
                 own_figures = measures.baseline_figures(found.log_density, log_density) if found.is_density else {}
                 outliers = None
                 if is_outlier is not None:
@@ -360,7 +334,7 @@ class _Evaluation:
                     chosen = chosen.get("classes", {key: chosen[key] for key in chosen if key != "scaling"})
                 figures[name] = own_figures | {"chosen": chosen, "outliers": outliers}
                 advance(1)
-        return figures
+        return {"baselines": figures}
 
 
 def _why_no_baselines(schema: Schema) -> str | None:

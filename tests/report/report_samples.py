@@ -70,7 +70,13 @@ def training(stage: str, selected: int = 2) -> Training:
 def full_data(n_columns: int = 2) -> ReportData:
     """Everything that a report can show."""
     rng = np.random.default_rng(2)
-    facts = {"run": HOSTILE, "files": [HOSTILE], "kinds": {"continuous": n_columns}, "condition": None, "latent_dim": 2}
+    facts: dict[str, Any] = {
+        "run": HOSTILE,
+        "files": [HOSTILE],
+        "kinds": {"continuous": n_columns},
+        "condition": None,
+        "latent_dim": 2,
+    }
     facts |= {"network": {"width": 256, "depth": 3}, "seconds": {"prepare": 2.0}, "seed": 0, "device": "cpu"}
     return ReportData(
         subject=Subject(

@@ -121,8 +121,9 @@ def test_a_density_map_has_its_first_row_at_the_bottom() -> None:
 
 def test_a_grid_file_stands_alone() -> None:
     log_density = np.array([[-1.0, -2.0], [-3.0, -np.inf], [-30.0, 0.0]])
-    words = {"names": (HOSTILE, "word"), "categories": ((), ("u", "v" * 40))}
-    found = grid_svg(log_density, (-0.5, 2.5, -0.5, 1.5), **words, title="log p(a, b)")
+    categories = ((), ("u", "v" * 40))
+    extent = (-0.5, 2.5, -0.5, 1.5)
+    found = grid_svg(log_density, extent, names=(HOSTILE, "word"), categories=categories, title="log p(a, b)")
     root = ElementTree.fromstring(found)
     assert (root.tag, root.attrib["width"], root.attrib["height"]) == (f"{SVG}svg", "640", "520")
     texts = [element.text for element in root.iter(f"{SVG}text")]

@@ -152,7 +152,7 @@ def test_a_model_that_was_trained_briefly_is_to_be_trained_fully() -> None:
 
 
 def test_what_was_chosen_is_repeated_and_what_the_advice_changes_is_not() -> None:
-    chosen = {
+    chosen: dict[str, dict[str, Any]] = {
         "warmstart": {"width": 128, "seed": 7},
         "refine": {"draws": 4},
         "density": {"chains": 12, "target_se": 0.1},
@@ -264,10 +264,10 @@ def test_figures_that_say_nothing_are_no_check_of_the_fit() -> None:
 
 
 def test_columns_without_a_density_are_named_and_the_table_comes_before_all_else() -> None:
-    doubtful = {"spikes": {"a": 0.2, HOSTILE: 0.9}, "linear": {"b c": ("x", "y")}}
     subject = replace(full_data().subject, table_argument="t.csv")
     chosen = {"prepare": {"drop": ["id"], "condition": "k"}}
-    data = replace(light_data(), **doubtful, subject=subject, changed=chosen)
+    spikes, linear = {"a": 0.2, HOSTILE: 0.9}, {"b c": ("x", "y")}
+    data = replace(light_data(), spikes=spikes, linear=linear, subject=subject, changed=chosen)
     assert _level(data) is Level.FAIR
     words, name = sentences(data), HOSTILE.replace("\x00", "\\x00")
     assert words["Spikes"].startswith(f"In 2 continuous columns one value recurs in many rows: {name} (90\u00a0%), a (")
@@ -286,7 +286,7 @@ def test_the_table_is_prepared_again_with_all_that_was_chosen() -> None:
         "scale": "standard",
         "seed": 7,
     }
-    chosen = {"prepare": prepare, "refine": {"epochs": 50}, "density": {"keep_draws": True}}
+    chosen: dict[str, dict[str, Any]] = {"prepare": prepare, "refine": {"epochs": 50}, "density": {"keep_draws": True}}
     data = replace(full_data(), linear={"b c": ("y",), "x9": ("y",)}, changed=chosen)
     assert _commands(data)[0] == (
         "bayesnde fit --features 'x*' --features y --drop-constant --split-column part --type y=lattice "

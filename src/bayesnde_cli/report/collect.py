@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +24,7 @@ from bayesnde_cli.runs.parquet_files import read_table
 from bayesnde_cli.settings.resolve import read_preset
 from bayesnde_cli.settings.stage_settings import STAGE_SETTINGS
 from bayesnde_cli.tables.columns import Kind
-from bayesnde_cli.tables.model_rows import read_schema, read_split, to_file_units
+from bayesnde_cli.tables.model_rows import format_cells, invert_scaling, read_schema, read_split
 from bayesnde_cli.tables.schema import Schema
 from bayesnde_cli.tables.survey import LINEAR_CHECK_ROWS, SPIKE_SHARE, linear_relations
 
@@ -243,17 +242,13 @@ def read_training(layout: RunLayout, manifest: Manifest) -> Training:
     history = _columns_of(read_table(layout.history_file(stage), "history", ["phase", "epoch", "step", "loss"]))
     names = ["phase", "step", "is_chosen", "marginal", "marginal_se"]
     checks = _columns_of(read_table(layout.selection_file(stage), "selection", names))
-    phase = np.concatenate([history["phase"], checks["phase"]])
-    step = np.concatenate([history["step"], checks["step"]])
-    phases = list(dict.fromkeys(phase.tolist()))
-    lengths = [step[phase == name].max() for name in phases]
-    first_step = dict(zip(phases, accumulate(lengths, initial=0), strict=False))
-
-    losses = {}
-    for name in phases:
-        own = np.flatnonzero(history["phase"] == name)
+    first_step, length, losses = {}, 0, {}
+    for phase in dict.fromkeys([*history["phase"].tolist(), *checks["phase"].tolist()]):
+        first_step[phase] = length
+        length += max(int(part["step"].max(where=part["phase"] == phase, initial=0)) for part in (history, checks))
+        own = np.flatnonzero(history["phase"] == phase)
         own = own[thin(len(own), _MAX_LOSS_RECORDS)]
-        losses[name] = (first_step[name] + history["step"][own], history["loss"][own].astype(np.float64))
+        losses[phase] = (first_step[phase] + history["step"][own], history["loss"][own].astype(np.float64))
     epochs = history["epoch"]
     return Training(
         stage=stage,
@@ -321,34 +316,19 @@ def _read_lowest(layout: RunLayout, set_name: str, schema: Schema) -> LowestRows
     ranked = np.flatnonzero(is_complete & ~np.isnan(found["log_density"]))
     order = ranked[np.argsort(found["log_density"][ranked], kind="stable")][:_N_LOWEST]
     labels = [name for name in schema.roles.labels if name in pq.read_schema(path).names]
+    features = () if schema.image else schema.features[:_MAX_LOWEST_COLUMNS]
+    names = [feature.name for feature in features]
+    if set_name == TEST_SET:
+        cells = _take(_rows_file(layout, set_name), names, order).columns
+    else:  # mapped back from the model's space: the user's file may be gone
+        x = read_scaled(layout, set_name, order).T
+        cells = [format_cells(own, invert_scaling(own, u)) for own, u in zip(features, x, strict=False)]
     table = _take(path, ["row_id", "log_density", "mc_se", "verdict", *labels], order)
-    names = [] if schema.image else [feature.name for feature in schema.features][:_MAX_LOWEST_COLUMNS]
-    cells = _read_user_cells(layout, set_name, schema, order, names) if names else [()] * len(order)
-    rows = []
-    for row, own in zip(table.to_pylist(), cells, strict=True):
-        numbers = str(row["row_id"] + 1), format_nats(row["log_density"]), format_nats(row["mc_se"])
-        rows.append((*numbers, row["verdict"], *map(_format_cell, [*(row[name] for name in labels), *own])))
+    row_id, log_density, mc_se, *others = (column.to_pylist() for column in (*table.columns, *cells))
+    figures = [str(index + 1) for index in row_id], map(format_nats, log_density), map(format_nats, mc_se)
+    rows = zip(*figures, *(map(_format_cell, column) for column in others), strict=True)
     header = ("row", "log-density", "s.e.", "verdict", *labels, *names)
     return LowestRows(header, tuple(rows), len(names), int((~is_complete).sum()))
-
-
-def _read_user_cells(
-    layout: RunLayout, set_name: str, schema: Schema, position: np.ndarray, names: Sequence[str]
-) -> list[tuple[Any, ...]]:
-    """The first features of some rows as in the user's file: as stored, or mapped back from the model's space."""
-    if set_name == TEST_SET:
-        table = _take(_rows_file(layout, set_name), names, position)
-        columns = [table[name].to_pylist() for name in names]
-    else:
-        values = to_file_units(schema, read_scaled(layout, set_name, position))
-        columns = []
-        for feature, column in zip(schema.features, values.T.tolist(), strict=True):
-            if feature.categories:
-                column = [None if value != value else feature.categories[int(value)] for value in column]
-            elif feature.kind is not Kind.CONTINUOUS:
-                column = [None if value != value else int(value) for value in column]
-            columns.append(column)
-    return list(zip(*columns[: len(names)], strict=True))
 
 
 def _format_cell(value: Any) -> str:

@@ -1,7 +1,7 @@
 """The page: numbers and plots of a report in one HTML file that needs nothing else."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,7 +61,7 @@ def report_page(layout: RunLayout, set_name: str, metrics: Mapping[str, Any], mo
 def render(data: ReportData) -> str:
     """The whole page as text. It is also well-formed XML."""
     checks, metrics, columns, maps = judge(data), data.metrics, data.model.columns, data.model.pair_maps
-    estimators = _rank_estimators(metrics, "mean_log_density")
+    estimators, matrix = _rank_estimators(metrics, "mean_log_density"), metrics.get("confusion_matrix")
     images, ends = list[Plot](), list[Plot]()
     if data.images is not None:
         from bayesnde_cli.report.sheets import draw_sheets
@@ -76,8 +76,9 @@ def render(data: ReportData) -> str:
         estimators=estimators,
         detectors=_rank_estimators(metrics, "auroc", "outliers"),
         plots={
-            "comparison": _plot_comparison(estimators),
-            "confusion": _plot_confusion(metrics.get("confusion_matrix")),
+            "comparison": [plots.plot_means(estimators)] if estimators else [],
+            # Two classes are clear from the table.
+            "confusion": [plots.plot_confusion(matrix)] if matrix and len(matrix["classes"]) > 2 else [],
             "training": _plot_training(data),
             "densities": _plot_densities(data),
             "map": _plot_maps(data),
@@ -173,25 +174,6 @@ def _describe_choice(chosen: Mapping[str, Any] | None) -> str:
         sum(part.get(name, 0) for part in by_class or [chosen]) for name in ("n_fit_rows", "n_train_rows")
     )
     return ", ".join([*words, *([f"fitted to {n_fit:,} of {n_train:,} rows"] if n_fit < n_train else [])])
-
-
-def _plot_comparison(ranked: Sequence[Mapping[str, Any]]) -> list[Plot]:
-    if not ranked:
-        return []
-    means = np.array([item["mean_log_density"] for item in ranked], np.float64)
-    half_widths = np.array([2 * (item.get("mean_log_density_se") or 0.0) for item in ranked])
-    ours = [item["is_ours"] for item in ranked].index(True)
-    names = [item["name"] for item in ranked]
-    return [plots.plot_means(names, means, half_widths, ours=ours, title="Mean log-density, ± 2 s.e.")]
-
-
-def _plot_confusion(matrix: Mapping[str, Any] | None) -> list[Plot]:
-    """Shares of the classes found for each true class; two classes are clear from the table."""
-    if not matrix or len(matrix["classes"]) <= 2:
-        return []
-    counts = np.array(matrix["counts"], np.float64)
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1.0)
-    return [plots.plot_confusion(shares, matrix["classes"], title="Share of each true class by the class found")]
 
 
 # Plots of rows and columns

@@ -200,9 +200,9 @@ def new_figure(width: float = WIDTH, height: float = HEIGHT) -> "Figure":
     return Figure(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
 
 
-def _new_axes(figure: "Figure", x_label: str, y_label: str) -> "Axes":
-    """Axes with horizontal grid lines and ticks at multiples of 1, 2 and 5."""
-    axes = figure.add_subplot(xlabel=x_label, ylabel=y_label)
+def _new_axes(x_label: str, y_label: str, height: float = HEIGHT) -> "Axes":
+    """Axes of a new figure, with horizontal grid lines and ticks at multiples of 1, 2 and 5."""
+    axes = new_figure(height=height).add_subplot(xlabel=x_label, ylabel=y_label)
     axes.locator_params(steps=[1, 2, 5, 10])
     axes.grid(axis="y")
     return axes
@@ -211,14 +211,12 @@ def _new_axes(figure: "Figure", x_label: str, y_label: str) -> "Axes":
 def _page_plot(figure: "Figure", title: str, css_class: str = "plot", legend: Sequence[tuple[str, str]] = ()) -> Plot:
     """The figure as an SVG element of a page, in the page's colours and fonts."""
     root = _svg_tree(figure, title)
-    variables = {colour: f"var(--{name})" for name, colour in COLOURS.items()}
-    for element in root.iter():
-        if "style" in element.attrib:
-            style = re.sub(r"#[0-9a-f]{6}", lambda found: variables.get(found[0], found[0]), element.attrib["style"])
-            element.attrib["style"] = style
     del root.attrib["width"], root.attrib["height"]
     root.attrib |= {"role": "img", "class": css_class}
-    return Plot(title, ElementTree.tostring(root, "unicode"), legend)
+    text = ElementTree.tostring(root, "unicode")
+    for name, colour in COLOURS.items():
+        text = text.replace(f": {colour}", f": var(--{name})")
+    return Plot(title, text, legend)
 
 
 def file_svg(figure: "Figure", title: str) -> bytes:
@@ -260,8 +258,6 @@ def _tidy(attributes: dict[str, str], used_ids: set[bytes]) -> None:
         attributes.pop("id", None)
     if _XLINK_HREF in attributes:
         attributes["href"] = attributes.pop(_XLINK_HREF).replace("\n", "")
-    if attributes.get("transform", "").startswith("rotate(-0 "):
-        del attributes["transform"]
     if "style" in attributes:
         attributes["style"] = re.sub(r"font-family: [^;]*;? ?", "", attributes["style"])
     for name in {"d", "x", "y"} & attributes.keys():
@@ -283,12 +279,11 @@ def _draw_dots(axes: "Axes", x: np.ndarray, y: np.ndarray, **look: Any) -> None:
         axes.add_patch(patches.PathPatch(dots, fill=False, capstyle="round", **look))
 
 
-def _set_log_scale(axes: "Axes", which: str, low: float, high: float) -> None:
+def _set_log_scale(axes: "Axes", axis: Any, low: float, high: float) -> None:
     """A logarithmic axis with plain numbers; narrow ranges also have ticks at 2 and 5."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-    axes.set(**{f"{which}scale": "log"})
-    axis = {"x": axes.xaxis, "y": axes.yaxis}[which]
+    axes.set(**{f"{axis.axis_name}scale": "log"})
     axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 100 else (1,), numticks=8))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -330,8 +325,7 @@ def plot_histograms(
     height: float = HEIGHT,
 ) -> Plot:
     """Histograms of samples (name, values, colour): the first is filled, the others are outlines; a limit is dashed."""
-    figure = new_figure(height=height)
-    axes = _new_axes(figure, axis.label, axis.y_label)
+    axes = _new_axes(axis.label, axis.y_label, height)
     heights = [100 * bin_shares(values, edges) for _, values, _ in samples]
     for index, (_, _, colour) in enumerate(samples):
         if index == 0:
@@ -340,46 +334,47 @@ def plot_histograms(
     if axis.limit is not None:
         axes.axvline(axis.limit, **_DASHES)
     if axis.is_log:
-        _set_log_scale(axes, "x", float(edges[0]), float(edges[-1]))
+        _set_log_scale(axes, axes.xaxis, float(edges[0]), float(edges[-1]))
     if axis.categories:
         _set_categories(axes.xaxis, axis.categories)
     axes.set(xlim=(edges[0], edges[-1]), ylim=(0.0, 1.05 * float(np.max(heights)) or 1.0))
-    return _page_plot(figure, title, legend=[(name, colour) for name, _, colour in samples if name])
+    return _page_plot(axes.figure, title, legend=[(name, colour) for name, _, colour in samples if name])
 
 
 @styled
-def plot_means(names: Sequence[str], means: np.ndarray, half_widths: np.ndarray, *, ours: int, title: str) -> Plot:
-    """Mean log-densities with error bars, one line for each name, the first on top."""
-    figure = new_figure(height=64 + 26 * len(names))
-    axes = _new_axes(figure, "log-density, nats per row", "")
-    for index, (mean, half) in enumerate(zip(means, half_widths, strict=True)):
-        colour = COLOURS["s1" if index == ours else "s2"]
+def plot_means(ranked: Sequence[Mapping[str, Any]]) -> Plot:
+    """Mean log-densities of estimators with error bars, one line for each, the first on top."""
+    means = np.array([own["mean_log_density"] for own in ranked], np.float64)
+    half_widths = np.array([2 * (own.get("mean_log_density_se") or 0.0) for own in ranked])
+    axes = _new_axes("log-density, nats per row", "", 64 + 26 * len(ranked))
+    for index, (own, mean, half) in enumerate(zip(ranked, means, half_widths, strict=True)):
+        colour = COLOURS["s1" if own["is_ours"] else "s2"]
         axes.plot([mean - half, mean + half], [index, index], color=colour, linewidth=2)
         axes.plot(mean, index, "o", color=colour, markersize=7)
-    axes.set_yticks(range(len(names)), [shorten(name, 28) for name in names])
+    axes.set_yticks(range(len(ranked)), [shorten(own["name"], 28) for own in ranked])
     axes.set(xlim=widen(float((means - half_widths).min()), float((means + half_widths).max()), by=0.05))
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    return _page_plot(figure, title)
+    axes.set_ylim(len(ranked) - 0.5, -0.5)
+    return _page_plot(axes.figure, "Mean log-density, ± 2 s.e.")
 
 
 @styled
-def plot_confusion(shares: np.ndarray, names: Sequence[str], *, title: str) -> Plot:
+def plot_confusion(matrix: Mapping[str, Any]) -> Plot:
     """Shares of classes found (columns) for each true class (rows, the first on top)."""
+    counts = np.array(matrix["counts"], np.float64)
     figure = new_figure(height=WIDTH)
     axes = figure.add_subplot(xlabel="class found", ylabel="true class")
-    image = axes.imshow(shares, vmin=0.0, vmax=1.0, origin="upper")
-    _set_categories(axes.xaxis, names, max_letters=6)
-    _set_categories(axes.yaxis, names, max_letters=6)
+    image = axes.imshow(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1.0), vmin=0.0, vmax=1.0, origin="upper")
+    for axis in (axes.xaxis, axes.yaxis):
+        _set_categories(axis, matrix["classes"], max_letters=6)
     add_colour_bar(figure, axes, image, "share of the true class")
-    return _page_plot(figure, title)
+    return _page_plot(figure, "Share of each true class by the class found")
 
 
 @styled
 def plot_validation(training: Training, *, reference: float | None) -> Plot:
     """Validation log-density ± 2 s.e. by training step: the selected check has a ring, a reference is dashed."""
     step, log_density, se, selected = training.step, training.log_density, training.se, training.selected
-    figure = new_figure()
-    axes = _new_axes(figure, "step", "log-density, nats")
+    axes = _new_axes("step", "log-density, nats")
     ends = np.concatenate([log_density - 2 * se, log_density + 2 * se, [] if reference is None else [reference]])
     blue, orange = COLOURS["s1"], COLOURS["s2"]
     axes.errorbar(step, log_density, 2 * se, fmt="none", ecolor=blue, elinewidth=1, alpha=0.5)
@@ -388,7 +383,7 @@ def plot_validation(training: Training, *, reference: float | None) -> Plot:
     if reference is not None:
         axes.axhline(reference, **_DASHES)
     axes.set(xlim=widen(float(step.min()), float(step.max()), by=0.04), ylim=widen(*robust_range(ends), by=0.05))
-    return _page_plot(figure, f"{training.stage}: validation rows")
+    return _page_plot(axes.figure, f"{training.stage}: validation rows")
 
 
 @styled
@@ -396,27 +391,25 @@ def plot_loss(training: Training, phase: str) -> Plot:
     """The loss of one phase by training step; the selected step is dashed. The range leaves out the wildest losses."""
     step, loss = training.losses[phase]
     selected_step = training.step[training.selected]
-    figure = new_figure()
-    axes = _new_axes(figure, "step", "loss, model's space")
+    axes = _new_axes("step", "loss, model's space")
     axes.plot(step, loss, color=COLOURS["s1"], linewidth=2)
     if step[0] <= selected_step <= step[-1]:
         axes.axvline(selected_step, **_DASHES)
     finite = loss[np.isfinite(loss)]
     low, high = np.quantile(finite, [0.02, 0.98]).tolist() if len(finite) else (0.0, 1.0)
     axes.set(xlim=widen(float(step.min()), float(step.max())), ylim=widen(low, high, by=0.1))
-    return _page_plot(figure, f"{training.stage}: loss ({phase})")
+    return _page_plot(axes.figure, f"{training.stage}: loss ({phase})")
 
 
 @styled
 def plot_against_truth(truth: np.ndarray, estimate: np.ndarray) -> Plot:
     """Estimated against true log-densities, with the diagonal."""
-    figure = new_figure(height=MAP_HEIGHT)
-    axes = _new_axes(figure, "true log-density, nats", "estimated, nats")
+    axes = _new_axes("true log-density, nats", "estimated, nats", MAP_HEIGHT)
     span = widen(*robust_range(np.concatenate([truth, estimate])), by=0.03)
     axes.set(xlim=span, ylim=span)
     axes.plot(span, span, **_DASHES)
     _draw_dots(axes, truth, estimate, color=COLOURS["s1"], linewidth=3.5, alpha=0.6)
-    return _page_plot(figure, "Estimated against true")
+    return _page_plot(axes.figure, "Estimated against true")
 
 
 @styled
@@ -428,30 +421,28 @@ def plot_errors(
     target: float,
 ) -> Plot:
     """Monte-Carlo errors against log-densities; groups are named row positions with a colour, the target is dashed."""
-    figure = new_figure()
-    axes = _new_axes(figure, "log-density, nats", "s.e., nats")
+    axes = _new_axes("log-density, nats", "s.e., nats")
     positive = mc_se[np.isfinite(mc_se) & (mc_se > 0)]
     ends = np.clip([*positive, target], 1e-6, 1e6)
     low, high = 0.8 * float(ends.min()), 1.25 * float(ends.max())
-    _set_log_scale(axes, "y", low, high)
+    _set_log_scale(axes, axes.yaxis, low, high)
     axes.set(xlim=widen(*robust_range(log_density), by=0.03), ylim=(low, high))
     axes.axhline(target, **_DASHES)
     for rows, colour in groups.values():
         _draw_dots(axes, log_density[rows], mc_se[rows], color=COLOURS[colour], linewidth=4, alpha=0.85)
     legend = [(name, colour) for name, (_, colour) in groups.items()]
-    return _page_plot(figure, "Monte-Carlo error against log-density", legend=legend)
+    return _page_plot(axes.figure, "Monte-Carlo error against log-density", legend=legend)
 
 
 @styled
 def plot_density_map(cells: PairMap, columns: Sequence[Column], *, rows: np.ndarray | None = None) -> Plot:
     """The density of two columns as a colour map; `rows` are positions of rows to show as dots."""
-    figure = new_figure(height=MAP_HEIGHT)
-    axes = _map_axes(figure, cells, columns)
+    axes = _map_axes(cells, columns)
     image = _draw_density(axes, cells.density, (*axes.get_xlim(), *axes.get_ylim()))
-    add_colour_bar(figure, axes, image, "density", extend="max")
+    add_colour_bar(axes.figure, axes, image, "density", extend="max")
     if rows is not None:
         _draw_dots(axes, columns[0].real[rows], columns[1].real[rows], color="white", linewidth=2.5, alpha=0.75)
-    return _page_plot(figure, "Estimated density" if rows is None else "Estimated density, with the rows")
+    return _page_plot(axes.figure, "Estimated density" if rows is None else "Estimated density, with the rows")
 
 
 @styled
@@ -463,8 +454,7 @@ def plot_row_map(
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
-    figure = new_figure(height=MAP_HEIGHT)
-    axes = _map_axes(figure, cells, columns)
+    axes = _map_axes(cells, columns)
     norm = Normalize(*span)
     rows = thin(len(values), _MAX_COLOURED_POINTS)
     shade = np.clip(np.nan_to_num(norm(values[rows])) * _N_SHADES, 0, _N_SHADES - 1).astype(int)
@@ -472,8 +462,8 @@ def plot_row_map(
         here = rows[shade == index]
         colour = colormaps["viridis"]((index + 0.5) / _N_SHADES)
         _draw_dots(axes, columns[0].real[here], columns[1].real[here], color=colour, linewidth=4)
-    add_colour_bar(figure, axes, ScalarMappable(norm, "viridis"), "log-density, nats", extend="both")
-    return _page_plot(figure, title)
+    add_colour_bar(axes.figure, axes, ScalarMappable(norm, "viridis"), "log-density, nats", extend="both")
+    return _page_plot(axes.figure, title)
 
 
 @styled
@@ -523,8 +513,9 @@ def _draw_density(axes: "Axes", density: np.ndarray, extent: tuple[float, float,
     return axes.imshow(density, norm=PowerNorm(0.5, vmin=0.0, vmax=top), extent=extent, aspect="auto")
 
 
-def _map_axes(figure: "Figure", cells: PairMap, columns: Sequence[Column]) -> "Axes":
-    """Axes of two columns, with the ranges of their map."""
+def _map_axes(cells: PairMap, columns: Sequence[Column]) -> "Axes":
+    """Axes of two columns in a new figure, with the ranges of their map."""
+    figure = new_figure(height=MAP_HEIGHT)
     axes = figure.add_subplot(xlabel=shorten(columns[0].name, 60), ylabel=shorten(columns[1].name, 40))
     axes.set(xlim=widen(*cells.x_edges[[0, -1]].tolist()), ylim=widen(*cells.y_edges[[0, -1]].tolist()))
     for axis, column in zip((axes.xaxis, axes.yaxis), columns, strict=True):
@@ -549,9 +540,8 @@ def grid_svg(
     figure = new_figure(640, 520)
     axes = figure.add_subplot(xlabel=shorten(names[0], 60), ylabel=shorten(names[1], 50))
     axes.set_title(shorten(title, 80), loc="left", fontsize=15)
-    low, high = _grid_span(log_density)
-    values = np.nan_to_num(log_density.T, nan=low, neginf=low)
-    image = axes.imshow(values, extent=extent, vmin=low, vmax=high, aspect="auto")
+    values, norm = _grid_colours(log_density)
+    image = axes.imshow(values, extent=extent, norm=norm, aspect="auto")
     for axis, own in zip((axes.xaxis, axes.yaxis), categories, strict=True):
         if own:
             _set_categories(axis, own, max_letters=12)
@@ -561,21 +551,22 @@ def grid_svg(
 
 def grid_png(log_density: np.ndarray) -> bytes:
     """Log-densities on a grid as a PNG of the map alone, the second column upwards."""
-    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
 
     from bayesnde_cli.report.sheets import png_bytes
 
-    low, high = _grid_span(log_density)
-    with np.errstate(invalid="ignore"):
-        shares = np.nan_to_num((log_density.T[::-1] - low) / (high - low), nan=0.0, neginf=0.0)
-    pixels = colormaps["viridis"](shares, bytes=True)[..., :3]
+    values, norm = _grid_colours(log_density)
+    pixels = ScalarMappable(norm, "viridis").to_rgba(values[::-1], bytes=True)[..., :3]
     for side in (0, 1):  # each point is a block of pixels, so that viewers do not blur it
         pixels = np.repeat(pixels, -(-_LEAST_GRID_PIXELS // pixels.shape[side]), axis=side)
     return png_bytes(pixels)
 
 
-def _grid_span(log_density: np.ndarray) -> tuple[float, float]:
-    """The log-densities at both ends of the colour scale."""
-    finite = log_density[np.isfinite(log_density)]
-    high = float(finite.max()) if len(finite) else 0.0
-    return high - _GRID_DEPTH, high
+def _grid_colours(log_density: np.ndarray) -> tuple[np.ndarray, Any]:
+    """The rows of the map, the lowest first, without gaps, and their colour scale."""
+    from matplotlib.colors import Normalize
+
+    high = float(np.max(log_density, where=np.isfinite(log_density), initial=-np.inf))
+    high = high if math.isfinite(high) else 0.0
+    low = high - _GRID_DEPTH
+    return np.nan_to_num(log_density.T, nan=low, neginf=low), Normalize(low, high)

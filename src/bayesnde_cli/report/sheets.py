@@ -15,7 +15,6 @@ from bayesnde_cli.report.plots import Plot
 from bayesnde_cli.rng import bits_at
 from bayesnde_cli.runs.layout import RunLayout
 from bayesnde_cli.tables.model_rows import read_schema, to_file_units
-from bayesnde_cli.tables.schema import Schema
 
 # Images in each row of a sheet: random ones, and those of highest or lowest density. Rows of a sheet without classes.
 N_RANDOM_IMAGES, _N_EXTREME_IMAGES, N_IMAGE_ROWS = 8, 5, 5
@@ -153,53 +152,48 @@ def draw_sheets(images: ImageSheets) -> tuple[list[Plot], list[Plot]]:
 def collect_images(layout: RunLayout, set_name: str, x_train: np.ndarray, x_generated: np.ndarray) -> ImageSheets:
     """The images that a report shows, random ones and those at both ends; with many classes those of the first ones."""
     schema = read_schema(layout)
+    image, condition = schema.image, schema.condition
+    assert image is not None
     names = schema.classes[:MAX_IMAGE_CLASSES] or ("",)
     white = white_level(int(to_file_units(schema, x_train.max(axis=0, keepdims=True)).max()))
-    condition = schema.condition
     columns = ["row_id", "log_density", "n_observed", *([condition] if condition else [])]
     table = pq.read_table(layout.density_file(set_name), columns=columns)
     row_ids, log_density = table["row_id"].to_numpy(), table["log_density"].to_numpy()
     # With missing pixels, the density is that of the others: a different quantity.
-    is_complete = table["n_observed"].to_numpy() == len(schema.features)
+    complete = np.flatnonzero(table["n_observed"].to_numpy() == len(schema.features))
     classes = schema.one_hot(table[condition].to_pylist()).argmax(axis=1) if condition else np.zeros(len(table))
 
+    def pixels(x_scaled: np.ndarray) -> np.ndarray:
+        """Rows of the model's space as RGB images."""
+        values = to_file_units(schema, x_scaled).astype(np.uint8)
+        return to_rgb(values.reshape(-1, image.height, image.width, image.channels), white)
+
+    def in_classes(parts: Iterable[list[Picture]], n_columns: int) -> list[SheetRow]:
+        """One row for each class that has images; without classes, rows of equal length."""
+        if condition is None:
+            return [row for part in parts for row in in_rows(part, n_columns)]
+        return [SheetRow(tuple(part), name) for name, part in zip(names, parts, strict=True) if part]
+
     def sheet(order: np.ndarray, n_columns: int, *, has_captions: bool = True) -> list[SheetRow]:
-        """The first images of each class in this order, all on a row; without classes, several rows."""
+        """The first images of each class in this order."""
         parts = []
         for index in range(len(names)):
             own = order[classes[order] == index][: n_columns if condition else n_columns * N_IMAGE_ROWS]
-            pixels = _draw_pixels(schema, read_scaled(layout, set_name, own), white)
             hints = [f"row {row_ids[at] + 1}, log-density {format_nats(log_density[at])}" for at in own]
             captions = [format_nats(log_density[at], 1) if has_captions else "" for at in own]
-            parts.append([Picture(*parts) for parts in zip(pixels, hints, captions, strict=True)])
-        return _sheet_rows(parts, names, n_columns)
+            found = pixels(read_scaled(layout, set_name, own))
+            parts.append([Picture(*parts) for parts in zip(found, hints, captions, strict=True)])
+        return in_classes(parts, n_columns)
 
-    complete = np.flatnonzero(is_complete)
-    finite = np.flatnonzero(is_complete & np.isfinite(log_density))
+    finite = complete[np.isfinite(log_density[complete])]
     rising = finite[np.argsort(log_density[finite], kind="stable")]
-    generated = np.split(_draw_pixels(schema, x_generated, white), len(names))
+    random = complete[np.argsort(bits_at(0, row_ids[complete]), kind="stable")]
+    generated = [[Picture(own) for own in part] for part in np.split(pixels(x_generated), len(names))]
     return ImageSheets(
-        size=str(schema.image),
+        size=str(image),
         white=white,
-        real=sheet(
-            complete[np.argsort(bits_at(0, row_ids[complete]), kind="stable")], N_RANDOM_IMAGES, has_captions=False
-        ),
-        generated=_sheet_rows([[Picture(own) for own in part] for part in generated], names, N_RANDOM_IMAGES),
+        real=sheet(random, N_RANDOM_IMAGES, has_captions=False),
+        generated=in_classes(generated, N_RANDOM_IMAGES),
         highest=sheet(rising[::-1], _N_EXTREME_IMAGES),
         lowest=sheet(rising, _N_EXTREME_IMAGES),
     )
-
-
-def _sheet_rows(parts: Iterable[list[Picture]], names: Sequence[str], n_columns: int) -> list[SheetRow]:
-    """One row for each class that has images; without classes, rows of equal length."""
-    if tuple(names) == ("",):
-        return [row for part in parts for row in in_rows(part, n_columns)]
-    return [SheetRow(tuple(part), name) for part, name in zip(parts, names, strict=True) if part]
-
-
-def _draw_pixels(schema: Schema, x_scaled: np.ndarray, white: int) -> np.ndarray:
-    """Rows of the model's space as RGB images, (rows, height, width, 3) uint8."""
-    image = schema.image
-    assert image is not None
-    values = to_file_units(schema, x_scaled).astype(np.uint8)
-    return to_rgb(values.reshape(-1, image.height, image.width, image.channels), white)

@@ -311,9 +311,10 @@ class _Evaluation:
         # A name, the kind of competitor, its spaces and its methods.
         fits: list[tuple[str, str, Mapping[str, Tables], Mapping[str, Method]]] = []
         if job.config.baselines:
-            names = [*competitors.DENSITIES, *(competitors.DETECTORS if is_outlier is not None else ())]
-            fits = [(name, name, {"file": spaces["file"]}, PLAIN) for name in names]
+            file = {"file": spaces["file"]}
+            fits = [(name, name, file, PLAIN) for name in competitors.DENSITIES]
             fits.append(("gaussian_mixture_scaled", "gaussian_mixture", {"model": spaces["model"]}, PLAIN))
+            fits += [(name, name, file, PLAIN) for name in competitors.DETECTORS if is_outlier is not None]
             if schema.image is not None:  # every EM step has a covariance of all pixels
                 self.reasons["gaussian_mixture"] = f"too slow for images of {schema.image.n_pixels:,} pixels"
                 fits = [fit for fit in fits if fit[1] != "gaussian_mixture"]

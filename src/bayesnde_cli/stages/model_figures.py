@@ -7,7 +7,7 @@ import numpy as np
 
 from bayesnde_cli.inference.two_columns import PairSums, cell_probability
 from bayesnde_cli.report import plots
-from bayesnde_cli.report.collect import ModelFigures, read_scored, to_file_units
+from bayesnde_cli.report.collect import ModelFigures, read_scored
 from bayesnde_cli.report.plots import Column, PairMap
 from bayesnde_cli.report.sheets import MAX_IMAGE_CLASSES, N_IMAGE_ROWS, N_RANDOM_IMAGES
 from bayesnde_cli.rng import derive_seed, generator
@@ -18,7 +18,7 @@ from bayesnde_cli.scaling.column_map import HIGHEST, LOWEST, Logit
 from bayesnde_cli.stages.loading import Model
 from bayesnde_cli.stages.measures import Figures, figure, typicality_figures
 from bayesnde_cli.tables.columns import Kind
-from bayesnde_cli.tables.model_rows import read_schema, read_split
+from bayesnde_cli.tables.model_rows import read_schema, read_split, to_file_units
 from bayesnde_cli.tables.schema import Feature, Schema
 from bayesnde_cli.training.generated_rows import column_distances, diagnose_by_class, labels_like
 
@@ -112,7 +112,7 @@ def _choose_columns(
     schema: Schema, real: np.ndarray, generated: np.ndarray
 ) -> tuple[dict[int, Feature], tuple[Column, ...]]:
     """The features to plot by their positions, and their columns in real and generated rows (rows, p)."""
-    chosen = range(min(len(schema.features), _MAX_COLUMNS))
+    chosen = list(range(len(schema.features)))[:_MAX_COLUMNS]
     complete = real[~np.isnan(real).any(axis=1)]
     if len(schema.features) > _MAX_COLUMNS and len(complete):
         _, distance = column_distances(complete, generated)  # Kolmogorov-Smirnov

@@ -204,8 +204,7 @@ def to_file_units(schema: Schema, x_scaled: np.ndarray) -> np.ndarray:
     values = np.full(x_scaled.shape, np.nan)
     for index, feature in enumerate(schema.features):
         is_there = ~np.isnan(x_scaled[:, index])
-        y = feature.map.inverse(x_scaled[is_there, index].astype(np.float64))
-        values[is_there, index] = feature.map.to_value(y)
+        values[is_there, index] = invert_scaling(feature, x_scaled[is_there, index]).value
     return values
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from bayesnde_cli.runs.layout import RunLayout
 from bayesnde_cli.scaling.column_map import Affine, Noise, fit_standard
 from bayesnde_cli.scaling.discrete import fit_categorical
 from bayesnde_cli.settings.stage_settings import DensitySettings
+from bayesnde_cli.stages.loading import Prior
 from bayesnde_cli.tables.columns import Kind
 from bayesnde_cli.tables.schema import Feature
 from linear_model import OF_FITTED, LinearModel, LinearPrior
@@ -37,7 +39,7 @@ def known(fitted: Path) -> FittedRun:
 
 
 def _found(known: FittedRun, question: Question, model: LinearModel = OF_FITTED) -> Grid:
-    return run_grid(known, LinearPrior(model, BLOCK_LATENTS), replace(question, n_draws=N_DRAWS), Notes())
+    return run_grid(known, cast(Prior, LinearPrior(model, BLOCK_LATENTS)), replace(question, n_draws=N_DRAWS), Notes())
 
 
 def _a_and_b(known: FittedRun, n_points: int = 12, **more: object) -> Question:
@@ -75,7 +77,7 @@ def test_without_a_class_all_of_them_are_mixed_as_in_training(known: FittedRun) 
 
 
 def test_four_times_the_draws_halve_the_error(known: FittedRun) -> None:
-    question, prior = _a_and_b(known), LinearPrior(OF_FITTED, BLOCK_LATENTS)
+    question, prior = _a_and_b(known), cast(Prior, LinearPrior(OF_FITTED, BLOCK_LATENTS))
     few, many = (run_grid(known, prior, replace(question, n_draws=n), Notes()) for n in (4000, 16000))
     is_told = few.mc_se < 0.1
     assert np.median((few.mc_se / many.mc_se)[is_told]) == pytest.approx(2.0, rel=0.1)
@@ -127,13 +129,18 @@ def test_values_of_whole_numbers_have_the_probability_of_their_cells(known: Fitt
 @pytest.mark.parametrize("noise", [Noise(), Noise(0.0, 0.5), Noise(-1.5, 1.5)])
 def test_cells_of_affine_maps_meet_halfway_between_the_values(noise: Noise) -> None:
     rng = np.random.default_rng(0)
-    feature = Feature("n", Kind.LATTICE, (), fit_standard(noise.add(rng.integers(0, 9, 300) * 1.0, 0.5), noise))
+    feature = Feature(
+        "n",
+        Kind.LATTICE,
+        (),
+        fit_standard(noise.add(rng.integers(0, 9, 300).astype(np.float64), np.full(300, 0.5)), noise),
+    )
     mass = axis_at(feature, np.arange(-20.0, 30.0)).density(np.array([0.2]), np.array([0.4]))
     assert mass.sum() == pytest.approx(1.0, abs=1e-9)
 
 
 def test_categories_are_all_of_the_axis() -> None:
-    codes = np.random.default_rng(0).integers(0, 3, 300) * 1.0
+    codes = np.random.default_rng(0).integers(0, 3, 300).astype(np.float64)
     for column_map in (fit_categorical(codes, codes[:50], n_categories=3), Affine(0.0, 1.0, Noise())):
         feature = Feature("colour", Kind.CATEGORICAL, ("blue", "green", "red"), column_map)
         axis = axis_between(feature, 0.0, 2.0, 100)
@@ -232,16 +239,13 @@ class _RarelyFarAway:
         mean = np.broadcast_to(np.where(z > 5.0, 10.0, 0.0), (BLOCK_LATENTS, 3))
         return mean, np.ones_like(mean)
 
-    def rows(self, seed: int, y: np.ndarray | None = None) -> np.ndarray:
-        raise NotImplementedError
-
 
 def test_the_error_covers_latents_that_were_never_drawn(known: FittedRun) -> None:
     plain = tuple(replace(feature, kind=Kind.CONTINUOUS, map=Affine(0.0, 1.0)) for feature in known.schema.features)
     run = FittedRun(known.layout, replace(known.schema, features=plain), known.config)
     points = np.array([0.0, 10.0])
     question = Question(axis_at(plain[0], points), axis_at(plain[1], points), n_draws=N_DRAWS)
-    found = run_grid(run, _RarelyFarAway(), question, Notes())
+    found = run_grid(run, cast(Prior, _RarelyFarAway()), question, Notes())
     exact = np.log(norm.pdf(points, 0.0) ** 2 * norm.cdf(5.0) + norm.pdf(points, 10.0) ** 2 * norm.sf(5.0))
     off = np.abs(np.diag(found.log_density) - exact)
     assert off[0] < 1e-5

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -27,9 +27,12 @@ def known(fitted: Path) -> FittedRun:
     return fitted_run(RunLayout(fitted), DensitySettings(block_rows=16))
 
 
+def _sampler(known: FittedRun, chosen_classes: tuple[int, ...] = (), engine: Any = None) -> Sampler:
+    return Sampler(known, cast(Prior, LinearPrior(OF_FITTED, BLOCK_ROWS)), chosen_classes, engine)
+
+
 def _sample(known: FittedRun, n_rows: int, *chosen_classes: int, engine: Any = None) -> pa.Table:
-    sampler = Sampler(known, LinearPrior(OF_FITTED, BLOCK_ROWS), chosen_classes, engine)
-    return pa.Table.from_batches(sampler.batches(n_rows))
+    return pa.Table.from_batches(_sampler(known, chosen_classes, engine).batches(n_rows))
 
 
 def _errors(x: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
@@ -99,7 +102,7 @@ def test_chosen_classes_come_in_turn_over_all_blocks(known: FittedRun) -> None:
 def test_scored_rows_are_the_same_rows_with_the_density_of_the_file(known: FittedRun) -> None:
     table = _sample(known, 40, engine=LinearEngine(OF_FITTED))
     assert table.select(["a", "b", "n", "k"]).equals(_sample(known, 40))
-    columns, _ = Sampler(known, LinearPrior(OF_FITTED, BLOCK_ROWS))._draw_block(0)
+    columns, _ = _sampler(known)._draw_block(0)
     x, log_jacobian = scale_columns(known.schema, columns)
     classes = ["uv".index(name) for name in table["k"].to_pylist()]
     expected = [float(OF_FITTED.log_density(x[i], [0, 1, 2], classes[i]) + log_jacobian[i]) for i in range(40)]

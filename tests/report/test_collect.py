@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,7 @@ from bayesnde_cli.settings.declare import StageSettings
 from bayesnde_cli.settings.resolve import resolve
 from bayesnde_cli.settings.stage_settings import DensitySettings, PrepareSettings, RefineSettings, WarmstartSettings
 from bayesnde_cli.stages import loading
+from bayesnde_cli.stages.loading import Model
 from bayesnde_cli.stages.model_figures import for_report
 from bayesnde_cli.tables.columns import Kind
 from bayesnde_cli.tables.schema import Feature, Schema
@@ -95,8 +97,8 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _collect(run: Path, set_name: str) -> ReportData:
-    layout = RunLayout(run)
-    return collect(layout, set_name, {}, for_report(LinearModel(), layout, set_name))
+    layout, model = RunLayout(run), cast(Model, LinearModel())
+    return collect(layout, set_name, {}, for_report(model, layout, set_name))
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +202,14 @@ def _made(**configs: StageSettings) -> dict[str, Manifest]:
     """Manifests of a run with seed 3 and these settings."""
     stages = (PrepareSettings, WarmstartSettings, RefineSettings, DensitySettings)
     configs = {settings.stage: settings(seed=3) for settings in stages} | configs
-    empty = {"set_name": None, "run_id": "r", "identity": {}, "inputs": {}, "outputs": {}, "device": "cpu"}
+    empty: dict[str, Any] = {
+        "set_name": None,
+        "run_id": "r",
+        "identity": {},
+        "inputs": {},
+        "outputs": {},
+        "device": "cpu",
+    }
     return {
         stage: Manifest(stage=stage, config=config.as_dict(), seed=3, started="", **empty)
         for stage, config in configs.items()
@@ -208,7 +217,7 @@ def _made(**configs: StageSettings) -> dict[str, Manifest]:
 
 
 def test_chosen_settings_are_those_that_are_not_the_defaults() -> None:
-    nothing = {"warmstart": {}, "refine": {}, "density": {}}
+    nothing: dict[str, dict[str, Any]] = {"warmstart": {}, "refine": {}, "density": {}}
     assert changed_settings(_made()) == {"prepare": {"seed": 3}, **nothing}  # later stages have the seed of the run
     prepare = PrepareSettings(seed=3, features=("x*",), scale="standard", split=(0.5, 0.25, 0.25))
     made = _made(prepare=prepare, refine=RefineSettings(seed=4, epochs=9))
@@ -222,8 +231,10 @@ def test_chosen_settings_are_those_that_are_not_the_defaults() -> None:
 
 
 def test_after_the_preset_fast_the_advice_is_a_full_training() -> None:
-    stages = {"warmstart": WarmstartSettings, "refine": RefineSettings}
-    fast = {name: resolve(stage, flags={}, environ={}, preset="fast") for name, stage in stages.items()}
+    fast: dict[str, StageSettings] = {
+        stage.stage: resolve(stage, flags={}, environ={}, preset="fast")
+        for stage in (WarmstartSettings, RefineSettings)
+    }
     made = _made(**{name: config.model_copy(update={"seed": 3}) for name, config in fast.items()})
     beaten = {"baselines": {"gaussian": {"mean_log_density": -1.0, "gain": -2.0, "gain_se": 0.1}}}
     data = ReportData(Subject("t", "test"), beaten, changed=changed_settings(made), fast=fast_settings(made))

@@ -8,7 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -288,7 +288,7 @@ def test_rows_without_an_estimate_and_rows_with_a_wide_error_are_counted(
     fake_engine.install(loses_first=True)
     assert bayesnde("density", "--run", run, *SMALL).code == 0
 
-    def read_table(*given: object) -> object:
+    def read_table(*given: Any) -> pa.Table:
         table = read(*given)
         names = ["error above target"] * table.num_rows
         verdict = pa.array(["chains disagree", *names[1:]])
@@ -316,10 +316,10 @@ def test_real_networks_find_their_own_rows_typical_and_shifted_ones_not(tmp_path
     from bayesnde_cli.model.coders import decoder_spec, encoder_spec, initial_autoencoder
 
     layout = RunLayout(tmp_path / "run")
-    specs = [replace(spec(2, 3, 2), width=8, depth=1) for spec in (decoder_spec, encoder_spec)]
-    weights = {name: value.numpy() for name, value in initial_autoencoder(*specs, 0).items()}
+    decoder, encoder = (replace(spec(2, 3, 2), width=8, depth=1) for spec in (decoder_spec, encoder_spec))
+    weights = {name: value.numpy() for name, value in initial_autoencoder(decoder, encoder, 0).items()}
     layout.weights_file("refine").parent.mkdir(parents=True)
-    facts = {"decoder": asdict(specs[0]), "encoder": asdict(specs[1]), "run_id": "r"}
+    facts = {"decoder": asdict(decoder), "encoder": asdict(encoder), "run_id": "r"}
     write_arrays(layout.weights_file("refine"), weights, facts)
     model = loading.open_model(layout, EvaluateSettings(seed=0))
     y = np.eye(2, dtype=np.float32)[np.arange(300) % 2]

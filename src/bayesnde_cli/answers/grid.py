@@ -85,14 +85,18 @@ def axis_between(feature: Feature, low: float, high: float, n_points: int) -> Ax
     if isinstance(feature.map, Logit):
         first, last = max(first, LOWEST), min(last, HIGHEST)
     if last < first:
-        bounds = " from 0 to 255" if isinstance(feature.map, Logit) else ""
         raise BadUsage(
             f"--range: there is no whole number between {low:g} and {high:g}",
-            found=f"column '{feature.name}' holds whole numbers{bounds}",
+            found=f"column '{feature.name}' holds whole numbers{_bounds(feature)}",
             hint="give a wider range",
         )
     step = max(1.0, np.ceil((last - first) / (n_points - 1)))
     return axis_at(feature, np.arange(first, last + 1.0, step))
+
+
+def _bounds(feature: Feature) -> str:
+    """The range of a column of whole numbers in words, if it has one."""
+    return " from 0 to 255" if isinstance(feature.map, Logit) else ""
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,7 @@ class Question:
 class Grid:
     """The density on a grid in the units of the file, (first, second) each."""
 
-    question: Question
+    axes: tuple[Axis, Axis]
     log_density: np.ndarray
     mc_se: np.ndarray
     reliable: np.ndarray
@@ -119,15 +123,14 @@ class Grid:
     @property
     def share(self) -> float:
         """The probability that lies on the grid, approximated by the sum over its points."""
-        return float(np.exp(self.log_density).sum() * self.question.first.step * self.question.second.step)
+        return float(np.exp(self.log_density).sum() * self.axes[0].step * self.axes[1].step)
 
     def table(self) -> pa.Table:
         """One row per point; the second column runs fastest."""
         index = np.indices(self.log_density.shape).reshape(2, -1)
-        axes = zip((self.question.first, self.question.second), index, strict=True)
-        columns = {axis.feature.name: axis.cells.take(pa.array(at)) for axis, at in axes}
-        figures = {"log_density": self.log_density, "mc_se": self.mc_se, "reliable": self.reliable}
-        return pa.table({**columns, **{name: pa.array(values.ravel()) for name, values in figures.items()}})
+        columns = {axis.feature.name: axis.cells.take(pa.array(at)) for axis, at in zip(self.axes, index, strict=True)}
+        figures = {name: pa.array(getattr(self, name).ravel()) for name in ("log_density", "mc_se", "reliable")}
+        return pa.table(columns | figures)
 
     def picture(self, *, is_png: bool) -> bytes:
         """A PNG of the map alone, or an SVG with axes, title and colour scale."""
@@ -135,14 +138,10 @@ class Grid:
 
         if is_png:
             return plots.grid_png(self.log_density)
-        axes = (self.question.first, self.question.second)
-        ends = [(axis.places[0] - 0.5 * axis.step, axis.places[-1] + 0.5 * axis.step) for axis in axes]
+        ends = [(axis.places[0] - 0.5 * axis.step, axis.places[-1] + 0.5 * axis.step) for axis in self.axes]
+        names, categories = zip(*((axis.feature.name, axis.feature.categories) for axis in self.axes), strict=True)
         return plots.grid_svg(
-            self.log_density,
-            (*ends[0], *ends[1]),
-            names=[axis.feature.name for axis in axes],
-            categories=[axis.feature.categories for axis in axes],
-            title=self.title,
+            self.log_density, (*ends[0], *ends[1]), names=names, categories=categories, title=self.title
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -151,11 +150,8 @@ class Grid:
         return {"title": self.title, **sizes, "n_reliable": int(self.reliable.sum()), "share": self.share}
 
     def __str__(self) -> str:
-        n_first, n_second = self.log_density.shape
-        return (
-            f"{one_line(self.title)}: {n_first:,} by {n_second:,} points, {int(self.reliable.sum()):,} reliable, "
-            f"about {100 * self.share:.1f} % of the probability"
-        )
+        sizes = "{n_first:,} by {n_second:,} points, {n_reliable:,} reliable".format(**self.as_dict())
+        return f"{one_line(self.title)}: {sizes}, about {100 * self.share:.1f} % of the probability"
 
 
 def run_grid(run: FittedRun, prior: Prior, question: Question, report: Report) -> Grid:
@@ -188,7 +184,7 @@ def run_grid(run: FittedRun, prior: Prior, question: Question, report: Report) -
     if question.chosen_class is not None:
         given.insert(0, f"{run.schema.condition} = {run.classes[question.chosen_class]}")
     title = ", ".join(axis.feature.name for axis in axes[:2]) + (f" | {', '.join(given)}" if given else "")
-    return Grid(question, log_density, mc_se, mc_se <= run.config.target_se, f"log p({title})")
+    return Grid((question.first, question.second), log_density, mc_se, mc_se <= run.config.target_se, f"log p({title})")
 
 
 def _moments(run: FittedRun, prior: Prior, question: Question) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -273,13 +269,12 @@ def _parse_value(feature: Feature, word: str) -> float:
                 hint=nearest_hint(word, feature.categories, "use one of the categories"),
             )
         return float(feature.categories.index(word))
-    (value,), kind = _to_numbers(word), "a number"
-    is_valid = math.isfinite(value)
-    if feature.kind is Kind.LATTICE:
-        kind, is_valid = "a whole number", is_valid and value == round(value)
+    (value,) = _to_numbers(word)
+    is_valid = math.isfinite(value) and (feature.kind is Kind.CONTINUOUS or value == round(value))
     if isinstance(feature.map, Logit):
-        kind, is_valid = "a whole number from 0 to 255", is_valid and LOWEST <= value <= HIGHEST
+        is_valid = is_valid and LOWEST <= value <= HIGHEST
     if not is_valid:
+        kind = f"a whole number{_bounds(feature)}" if feature.kind is Kind.LATTICE else "a number"
         what = f"--at: column '{feature.name}' takes {kind}"
         raise BadUsage(what, found=f"value: '{word}'", hint="correct the value")
     return value

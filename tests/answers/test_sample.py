@@ -112,8 +112,8 @@ def test_scored_rows_are_the_same_rows_with_the_density_of_the_file(known: Fitte
 
 
 def test_by_density_the_highest_comes_first_and_what_has_none_last() -> None:
-    batches = [pa.record_batch({"x": [1, 2], "log_density": [-3.0, np.nan]}),
-               pa.record_batch({"x": [3, 4], "log_density": [-1.0, -3.0]})]  # fmt: skip
+    parts = [{"x": [1, 2], "log_density": [-3.0, np.nan]}, {"x": [3, 4], "log_density": [-1.0, -3.0]}]
+    batches = [pa.record_batch(part) for part in parts]
     assert [row["x"] for batch in sort_by_density(batches) for row in batch.to_pylist()] == [3, 1, 4, 2]
 
 

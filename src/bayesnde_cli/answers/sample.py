@@ -89,9 +89,7 @@ class Sampler:
 
 def sort_by_density(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """The rows of all batches, highest density first; rows without a density come last."""
-    table = pa.Table.from_batches(list(batches))
-    order = np.argsort(-table["log_density"].to_numpy(), kind="stable")  # NaN last
-    return list(table.take(pa.array(order)).to_batches())
+    return list(pa.Table.from_batches(list(batches)).sort_by([("log_density", "descending")]).to_batches())
 
 
 def check_sheet(run: FittedRun, n_images: int, out: str) -> None:

@@ -258,6 +258,8 @@ def _tidy(attributes: dict[str, str], used_ids: set[bytes]) -> None:
         attributes.pop("id", None)
     if _XLINK_HREF in attributes:
         attributes["href"] = attributes.pop(_XLINK_HREF).replace("\n", "")
+    if attributes.get("transform", "").startswith("rotate(-0 "):
+        del attributes["transform"]
     if "style" in attributes:
         attributes["style"] = re.sub(r"font-family: [^;]*;? ?", "", attributes["style"])
     for name in {"d", "x", "y"} & attributes.keys():

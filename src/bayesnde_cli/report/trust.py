@@ -75,8 +75,8 @@ def judge(data: ReportData) -> list[Check]:
     fit = [check(data) for check in (check_truth, check_baselines, check_typicality)]
     if not any(fit):
         fit = [Check("fit", Level.FAIR, {}, Cause.UNKNOWN)]
-    others = (check_blur, check_held_out, check_memory, check_outliers, check_size, check_spikes, check_linear)
-    found = [check_rows(data), *fit, *(check(data) for check in others)]
+    others = (check_blur, check_held_out, check_memory, check_outliers, check_size)
+    found = [check_rows(data), *fit, *(check(data) for check in others), *check_columns(data)]
     return [check for check in found if check]
 
 
@@ -119,11 +119,8 @@ def check_truth(data: ReportData) -> Check | None:
 
 def check_baselines(data: ReportData) -> Check | None:
     """Against the best other estimator, by the differences on the same rows."""
-    found: dict[str, Any] = {
-        name: figures
-        for name, figures in (data.metrics.get("baselines") or {}).items()
-        if figures.get("gain") is not None and figures.get("gain_se") is not None
-    }
+    baselines = data.metrics.get("baselines") or {}
+    found = {name: own for name, own in baselines.items() if None not in (own.get("gain"), own.get("gain_se"))}
     if not found:
         return None
     name = min(found, key=lambda key: found[key]["gain"])
@@ -197,12 +194,9 @@ def check_outliers(data: ReportData) -> Check | None:
     n_outliers, n_others = own["n_outliers"], own["n"] - own["n_outliers"]
     error = auroc_error(auroc, n_outliers, n_others)
     facts = {"auroc": auroc, "n_outliers": n_outliers, "is_chance": auroc - _RANDOM_AUROC <= _CLEAR * error}
-    rivals = {
-        name: figures["outliers"]["auroc"]
-        for name, figures in (data.metrics.get("baselines") or {}).items()
-        if (figures.get("outliers") or {}).get("auroc") is not None
-    }
-    if rivals:
+    baselines = data.metrics.get("baselines") or {}
+    found = {name: (own.get("outliers") or {}).get("auroc") for name, own in baselines.items()}
+    if rivals := {name: other for name, other in found.items() if other is not None}:
         best = max(rivals, key=lambda name: rivals[name])
         both = math.hypot(error, auroc_error(rivals[best], n_outliers, n_others))
         if rivals[best] - auroc > _CLEAR * both:
@@ -236,16 +230,11 @@ def check_size(data: ReportData) -> Check | None:
     return Check("size", Level.FAIR if facts["is_small"] or facts["is_rough"] else Level.GOOD, facts, Cause.FEW)
 
 
-def check_spikes(data: ReportData) -> Check | None:
-    """Continuous columns in which one value recurs."""
-    found = sorted(data.spikes.items(), key=lambda item: -item[1])
-    return Check("spikes", Level.FAIR, {"columns": found}, Cause.SPIKES) if found else None
-
-
-def check_linear(data: ReportData) -> Check | None:
-    """Columns that are linear functions of others."""
-    found = list(data.linear.items())
-    return Check("linear", Level.FAIR, {"columns": found}, Cause.LINEAR) if found else None
+def check_columns(data: ReportData) -> list[Check]:
+    """Continuous columns in which one value recurs, and columns that are linear functions of others."""
+    spikes, linear = sorted(data.spikes.items(), key=lambda item: -item[1]), list(data.linear.items())
+    found = (("spikes", spikes, Cause.SPIKES), ("linear", linear, Cause.LINEAR))
+    return [Check(name, Level.FAIR, {"columns": columns}, cause) for name, columns, cause in found if columns]
 
 
 # Advice

@@ -106,9 +106,6 @@ class RunLayout:
     def weights_file(self, stage: str) -> Path:
         return self.stage_dir(stage) / WEIGHTS
 
-    def weights_dir(self, stage: str) -> Path:
-        return self.weights_file(stage).parent
-
     def plan_file(self, stage: str, set_name: str) -> Path:
         return self.stage_dir(stage, set_name) / "plan.json"
 

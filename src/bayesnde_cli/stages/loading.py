@@ -117,7 +117,7 @@ def read_networks(layout: RunLayout, stage: str) -> StoredNetworks:
         image = stored["image"] and tuple(stored["image"])
         return NetworkSpec(**stored | {"heads": tuple(stored["heads"]), "cells": tuple(cells), "image": image})
 
-    weights, facts = read_arrays(layout.weights_dir(stage) / "model.npz")
+    weights, facts = read_arrays(layout.weights_file(stage))
     return StoredNetworks(spec(facts["decoder"]), spec(facts["encoder"]), weights)
 
 

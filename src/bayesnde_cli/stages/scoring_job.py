@@ -12,7 +12,7 @@ from bayesnde_cli.formatting import Report
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.runs import files, manifest
 from bayesnde_cli.runs.blocks import ArrayTask, Plan, Shard
-from bayesnde_cli.runs.layout import TEST_SET, RunLayout
+from bayesnde_cli.runs.layout import LATENTS, SCHEMA, TEST_SET, WEIGHTS, RunLayout
 from bayesnde_cli.runs.manifest import FileRecord, Manifest, discard, tidy
 from bayesnde_cli.runs.parquet_files import RowRanges, Stamp, column_names, writing_table
 from bayesnde_cli.settings.stage_settings import PosteriorSettings
@@ -22,7 +22,7 @@ from bayesnde_cli.tables.schema import Schema, label_fields
 from bayesnde_cli.tables.sources import Source, TextFormat, describe_sources, open_sources, sources_of
 
 # The outputs of earlier stages that decide a row's draws and density.
-_READ = {"prepare": ("schema.json",), "refine": ("weights/model.npz", "latents.parquet")}
+_READ = {"prepare": (SCHEMA,), "refine": (WEIGHTS, LATENTS)}
 # Time between two checks on the work of other processes.
 _POLL_SECONDS = 0.5
 STORED_ROWS = "model-rows"  # schema name of `rows.parquet`
@@ -269,7 +269,7 @@ def open_rows(job: Job, report: Report) -> SetRows:
 
 def stored_rows_stamp(run_id: str, hashes: Mapping[str, str]) -> Stamp:
     """The stamp of stored rows: the hashes of the user's files and of the schema, among those of a stage's inputs."""
-    sources = {name: hashes[name] for name in hashes if name.startswith("data-") or name == "prepare/schema.json"}
+    sources = {name: hashes[name] for name in hashes if name.startswith("data-") or name == f"prepare/{SCHEMA}"}
     return Stamp(STORED_ROWS, run_id, files.sha256_json(sources))
 
 

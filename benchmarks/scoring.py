@@ -146,7 +146,7 @@ def _wait_for(result: Any) -> None:
 
 def settings_of(budget: str) -> Any:
     """The engine's settings of a budget, first try only: which rows need more is a matter of the fitted model."""
-    settings = resolve(DensitySettings, preset=BUDGETS[budget]).settle(are_images=False)
+    settings = resolve(DensitySettings, preset=BUDGETS[budget]).with_defaults(are_images=False)
     return settings.model_copy(update={"escalations": 0})
 
 

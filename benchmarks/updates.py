@@ -41,7 +41,7 @@ def main() -> None:
 
     layout = RunLayout(options.run)
     train = read_split(layout, "train")
-    base = RefineSettings(seed=options.seed, validation_draws=256).settle(len(train))
+    base = RefineSettings(seed=options.seed, validation_draws=256).with_defaults(len(train))
     data = as_tensors(train)
     stored = read_networks(layout, "warmstart")
     networks = Networks(stored.decoder, stored.encoder)

@@ -141,7 +141,14 @@ class OutputClosed(Exception):
     """The reader of standard output has gone, as `| head` does: the command ends quietly, with exit code 0."""
 
 
-def bad_choice(option: str, value: str, choices: Sequence[str]) -> BadUsage:
+def unknown_word(
+    what: str, word: str, known: Sequence[str], *, label: str, otherwise: str, error: type[BayesndeError] = BadUsage
+) -> BayesndeError:
+    """For a word that is not one of the known ones, which are listed; the hint names the nearest, if one is near."""
+    return error(what, found=f"{label}: {', '.join(known)}", hint=nearest_hint(word, known, otherwise))
+
+
+def bad_choice(option: str, value: str, choices: Sequence[str], error: type[BayesndeError] = BadUsage) -> BayesndeError:
     """For an option whose value is not one of its choices."""
-    hint = nearest_hint(value, choices, "use one of the choices")
-    return BadUsage(f"{option} cannot be '{value}'", found=f"choices: {', '.join(choices)}", hint=hint)
+    what, otherwise = f"{option} cannot be '{value}'", "use one of the choices"
+    return unknown_word(what, value, choices, label="choices", otherwise=otherwise, error=error)

@@ -8,10 +8,11 @@ from bayesnde_cli.errors import BadConfig
 from bayesnde_cli.reproduce.experiments import DEFAULT, EXPERIMENTS, PAPER, Reproduced, Request, arm_settings, list_arms
 from bayesnde_cli.runs.blocks import Shard
 from bayesnde_cli.settings.declare import StageSettings
-from bayesnde_cli.settings.resolve import FitSettings, read_preset
+from bayesnde_cli.settings.resolve import read_preset
 from bayesnde_cli.settings.stage_settings import (
     DensitySettings,
     EvaluateSettings,
+    PipelineSettings,
     PrepareSettings,
     RefineSettings,
     WarmstartSettings,
@@ -22,7 +23,7 @@ ODDS = ("shuttle", "cardio", "pendigits")
 WHOLE = [name for name, experiment in EXPERIMENTS.items() if DEFAULT in experiment.recipes]
 
 
-def _settings(name: str, recipe: str, *more: str, seed: int = 5, test_rows: int | None = 500) -> FitSettings:
+def _settings(name: str, recipe: str, *more: str, seed: int = 5, test_rows: int | None = 500) -> PipelineSettings:
     experiment = EXPERIMENTS[name]
     return arm_settings(experiment, experiment.recipes[recipe], seed=seed, test_rows=test_rows, more=more)
 

@@ -75,9 +75,7 @@ def test_the_paper_s_draws_are_those_of_its_densities() -> None:
     ],
 )
 def test_the_presets_of_the_real_data_sets_hold_the_paper_s_weights(name: str, table: tuple) -> None:
-    warm, refined = (
-        resolve(config_class, preset=f"paper-{name}") for config_class in (WarmstartSettings, RefineSettings)
-    )
+    warm, refined = resolve(WarmstartSettings, preset=f"paper-{name}"), resolve(RefineSettings, preset=f"paper-{name}")
     weights = (warm.squared_variance_weight, warm.log_variance_weight, warm.correlation_weight)
     after = (refined.log_variance_weight, refined.correlation_weight, refined.mmd_weight)
     assert (warm.latent_dim, *weights, *after) == table

@@ -13,11 +13,10 @@ from bayesnde_cli.runs.layout import STAGES
 from bayesnde_cli.settings.declare import GROUPS, StageSettings, field_help, field_kind
 from bayesnde_cli.settings.resolve import resolve
 from bayesnde_cli.settings.stage_settings import (
+    IMAGES,
     LARGE_TABLE,
     MOST_MAPPED_CLASSES,
     NEURAL_BASELINES,
-    SCORED_IMAGES,
-    SCORED_TABLE,
     SMALL_TABLE,
     SMALL_TABLE_ROWS,
     STAGE_SETTINGS,
@@ -112,7 +111,7 @@ def test_what_is_recorded_are_json_values_and_the_identity_leaves_out_technical_
 def test_settings_are_frozen_and_can_be_keys() -> None:
     settings = DensitySettings(escalations=0)
     with pytest.raises(ValidationError, match="frozen"):
-        settings.escalations = 1  # type: ignore[misc]
+        settings.escalations = 1
     assert {settings: 1}[DensitySettings(escalations=0)] == 1
     assert settings.model_copy(update={"escalations": 2}) == DensitySettings()
 
@@ -126,43 +125,45 @@ def test_an_unknown_or_wrong_value_is_refused_in_python_too() -> None:
 # Filled in.
 
 
-@pytest.mark.parametrize(("are_images", "defaults"), [(False, SCORED_TABLE), (True, SCORED_IMAGES)])
+@pytest.mark.parametrize(("are_images", "defaults"), [(False, LARGE_TABLE), (True, IMAGES)])
 def test_scoring_takes_blocks_and_draws_from_the_kind_of_data(are_images: bool, defaults: dict) -> None:
-    found = DensitySettings().settle(are_images=are_images)
-    assert {name: getattr(found, name) for name in defaults} == defaults
-    assert found.model_copy(update=dict.fromkeys(defaults)) == DensitySettings()  # nothing else changes
-    assert PosteriorSettings().settle(are_images=are_images).block_rows == defaults["block_rows"]
+    found = DensitySettings().with_defaults(are_images=are_images)
+    names = ("block_rows", "pilot_draws", "proposal_draws")
+    assert [getattr(found, name) for name in names] == [defaults[name] for name in names]
+    assert found.model_copy(update=dict.fromkeys(names)) == DensitySettings()  # nothing else changes
+    assert PosteriorSettings().with_defaults(are_images=are_images).block_rows == defaults["block_rows"]
     given = DensitySettings(block_rows=3, pilot_draws=0, proposal_draws=10)
-    assert given.settle(are_images=are_images) == given
+    assert given.with_defaults(are_images=are_images) == given
 
 
 @pytest.mark.parametrize(("n_rows", "defaults"), [(SMALL_TABLE_ROWS - 1, SMALL_TABLE), (SMALL_TABLE_ROWS, LARGE_TABLE)])
 def test_few_rows_get_small_networks_and_weight_decay(n_rows: int, defaults: dict) -> None:
-    found = WarmstartSettings().settle(n_rows)
-    assert {name: getattr(found, name) for name in defaults} == defaults
-    assert RefineSettings().settle(n_rows).weight_decay == defaults["weight_decay"]
-    assert found.model_copy(update=dict.fromkeys(defaults)) == WarmstartSettings()  # nothing else changes
+    found = WarmstartSettings().with_defaults(n_rows)
+    names = ("width", "depth", "weight_decay", "validation_rows", "generated_rows")
+    assert [getattr(found, name) for name in names] == [defaults[name] for name in names]
+    assert RefineSettings().with_defaults(n_rows).weight_decay == defaults["weight_decay"]
+    assert found.model_copy(update=dict.fromkeys(names)) == WarmstartSettings()  # nothing else changes
 
 
 def test_images_have_the_paper_s_networks_and_latents_however_few_they_are() -> None:
-    found = WarmstartSettings().settle(100, are_images=True)
+    found = WarmstartSettings().with_defaults(100, are_images=True)
     assert (found.width, found.latent_dim, found.weight_decay, found.class_maps) == (32, 10, 0.0, False)
-    assert RefineSettings().settle(100, are_images=True).validation_rows == found.validation_rows == 128
+    assert RefineSettings().with_defaults(100, are_images=True).validation_rows == found.validation_rows == 128
     for n_classes, has_maps in ((1, True), (MOST_MAPPED_CLASSES, True), (MOST_MAPPED_CLASSES + 1, False)):
-        assert WarmstartSettings().settle(100, are_images=True, n_classes=n_classes).class_maps is has_maps
+        assert WarmstartSettings().with_defaults(100, are_images=True, n_classes=n_classes).class_maps is has_maps
 
 
 def test_given_values_stay() -> None:
     given = WarmstartSettings(
         width=7, depth=3, weight_decay=0.0, validation_rows=9, generated_rows=99, latent_dim=4, class_maps=False
     )
-    assert given.settle(100) == given.settle(100, are_images=True, n_classes=2) == given
+    assert given.with_defaults(100) == given.with_defaults(100, are_images=True, n_classes=2) == given
 
 
 @pytest.mark.parametrize("preset", ["paper-vehicle", "paper-odds", "paper-bank", "paper-gmm-low"])
 def test_the_paper_s_recipes_have_its_networks_whatever_the_rows(preset: str) -> None:
-    warmstart = resolve(WarmstartSettings, preset=preset).settle(100)
-    refine = resolve(RefineSettings, preset=preset).settle(100)
+    warmstart = resolve(WarmstartSettings, preset=preset).with_defaults(100)
+    refine = resolve(RefineSettings, preset=preset).with_defaults(100)
     assert (warmstart.width, warmstart.depth, refine.weight_decay) == (256, 5, 0.0)
 
 
@@ -172,7 +173,7 @@ def test_the_paper_s_recipes_have_its_networks_whatever_the_rows(preset: str) ->
 def test_settings_that_do_not_apply_to_the_data_are_refused() -> None:
     fast_images = resolve(WarmstartSettings, preset="fast-images")
     fast_images.check_data(3, are_images=True)
-    assert fast_images.settle(100, are_images=True, n_classes=3).width == 16
+    assert fast_images.with_defaults(100, are_images=True, n_classes=3).width == 16
     with pytest.raises(BadConfig) as caught:
         resolve(WarmstartSettings, preset="fast").check_data(3, are_images=True)
     assert str(caught.value) == (

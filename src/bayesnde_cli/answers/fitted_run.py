@@ -107,7 +107,7 @@ def fitted_run(layout: RunLayout, config: DensitySettings) -> FittedRun:
     prepared = require(layout, "prepare", reading=[SCHEMA])
     require(layout, "refine", reading=(WEIGHTS, LATENTS))
     schema = read_schema(layout)
-    complete = config.fill_in({"seed": prepared.seed}).settle(are_images=schema.image is not None)
+    complete = config.fill_in({"seed": prepared.seed}).with_defaults(are_images=schema.image is not None)
     return FittedRun(layout, schema, complete)
 
 

@@ -3,19 +3,10 @@
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from bayesnde_cli.cli.console import cut
-from bayesnde_cli.cli.options import (
-    COMMON_SETTINGS,
-    Call,
-    DataArgument,
-    FormatOption,
-    OutOption,
-    argument,
-    option,
-    with_options,
-)
+from bayesnde_cli.cli.options import COMMON_SETTINGS, DATA, FORMAT, OUT, Call, argument, flag, option, with_options
 from bayesnde_cli.cli.table_output import output_format, with_progress, write_rows
 from bayesnde_cli.errors import BadUsage, bad_choice
 from bayesnde_cli.settings.stage_settings import DensitySettings
@@ -33,20 +24,20 @@ _PICTURES = (".png", ".svg")
 def sample(
     call: Call,
     config: DensitySettings,
-    n_rows: Annotated[int, argument("N", "Number of rows; with --condition all, of each class.")],
-    condition: Annotated[
-        str | None,
-        option("CLASS|all", "Class to draw, or all in turn. [default: classes as frequent as in training]"),
-    ] = None,
-    with_density: Annotated[
-        bool, option(None, "Add the columns log_density, mc_se and reliable.", "--with-density")
-    ] = False,
-    order: Annotated[str | None, option("density", "Put rows of highest density first; this scores the rows.")] = None,
-    out: Annotated[
-        Path,
-        option("FILE|-", "File for the rows; - is stdout, and .png or .svg draws a sheet of pictures.", "--out", "-o"),
-    ] = Path("-"),
-    format: FormatOption = None,
+    n_rows: int = argument("N", "Number of rows; with --condition all, of each class."),
+    condition: str | None = option(
+        "CLASS|all", "Class to draw, or all in turn. [default: classes as frequent as in training]"
+    ),
+    with_density: bool = flag("Add the columns log_density, mc_se and reliable.", "--with-density"),
+    order: str | None = option("density", "Put rows of highest density first; this scores the rows."),
+    out: Path = option(
+        "FILE|-",
+        "File for the rows; - is stdout, and .png or .svg draws a sheet of pictures.",
+        "--out",
+        "-o",
+        default=Path("-"),
+    ),
+    format: str | None = FORMAT,
 ) -> None:
     """Draw new rows from the fitted model, in the units and types of the original table.
 
@@ -112,14 +103,12 @@ def _draw_sheet(fitted: "FittedRun", batches: "Iterable[pa.RecordBatch]", out: P
 def outliers(
     call: Call,
     config: DensitySettings,
-    data: DataArgument = None,
-    top: Annotated[int | None, option("N", "Number of rows to list. [default: 10]")] = None,
-    quantile: Annotated[float | None, option("SHARE", "Share of the rows to list, for instance 0.01.")] = None,
-    observed: Annotated[
-        int | None, option("N", "Rank the rows that have N observed cells. [default: all cells]")
-    ] = None,
-    out: Annotated[Path | None, option("FILE|-", "File for the rows; - is stdout.", "--out", "-o")] = None,
-    format: FormatOption = None,
+    data: list[Path] | None = DATA,
+    top: int | None = option("N", "Number of rows to list. [default: 10]"),
+    quantile: float | None = option("SHARE", "Share of the rows to list, for instance 0.01."),
+    observed: int | None = option("N", "Rank the rows that have N observed cells. [default: all cells]"),
+    out: Path | None = option("FILE|-", "File for the rows; - is stdout.", "--out", "-o"),
+    format: str | None = FORMAT,
 ) -> None:
     """List the rows of lowest density, with rank, error, verdict and all their columns.
 
@@ -184,20 +173,18 @@ def _format_cell(name: str, cell: Any) -> str:
 def classify(
     call: Call,
     config: DensitySettings,
-    data: DataArgument = None,
-    prior: Annotated[
-        str, option("PRIOR", "Prior of the classes: training (their frequencies), uniform, or NAME=VALUE,…")
-    ] = "training",
-    effort: Annotated[
-        str,
-        option(
-            "quick|usual|thorough",
-            "How much to compute: quick trusts the quick estimate; usual scores the classes that it leaves open; "
-            "thorough scores every class.",
-        ),
-    ] = "usual",
-    out: OutOption = Path("-"),
-    format: FormatOption = None,
+    data: list[Path] | None = DATA,
+    prior: str = option(
+        "PRIOR", "Prior of the classes: training (their frequencies), uniform, or NAME=VALUE,…", default="training"
+    ),
+    effort: str = option(
+        "quick|usual|thorough",
+        "How much to compute: quick trusts the quick estimate; usual scores the classes that it leaves open; "
+        "thorough scores every class.",
+        default="usual",
+    ),
+    out: Path = OUT,
+    format: str | None = FORMAT,
 ) -> None:
     """Compute the probability of every class for every row, p(y | x), from densities p(x | y).
 
@@ -241,25 +228,20 @@ def classify(
 def grid(
     call: Call,
     config: DensitySettings,
-    first: Annotated[str, argument("COL1", "Column on the x axis.")],
-    second: Annotated[str, argument("COL2", "Column on the y axis.")],
-    points: Annotated[int, option("N", "Grid points per axis; for whole numbers, the largest number of values.")] = 100,
-    range: Annotated[
-        str | None, option("LOW,HIGH,LOW,HIGH", "Ranges of both axes. [default: nearly all training rows]")
-    ] = None,
-    condition: Annotated[
-        str | None, option("CLASS", "Condition on this class. [default: all classes, as frequent as in training]")
-    ] = None,
-    at: Annotated[
-        list[str] | None, option("COL=VALUE", "Condition on this value of another column; repeatable.")
-    ] = None,
-    draws: Annotated[int, option("N", "Latents to average over.")] = 2**19,
-    out: Annotated[
-        Path | None,
-        option("FILE|-", "File for the table; - is stdout. [default: -, unless --picture is given]", "--out", "-o"),
-    ] = None,
-    format: FormatOption = None,
-    picture: Annotated[Path | None, option("FILE.svg|.png", "Also draw a map: SVG with axes, PNG without.")] = None,
+    first: str = argument("COL1", "Column on the x axis."),
+    second: str = argument("COL2", "Column on the y axis."),
+    points: int = option("N", "Grid points per axis; for whole numbers, the largest number of values.", default=100),
+    range: str | None = option("LOW,HIGH,LOW,HIGH", "Ranges of both axes. [default: nearly all training rows]"),
+    condition: str | None = option(
+        "CLASS", "Condition on this class. [default: all classes, as frequent as in training]"
+    ),
+    at: list[str] | None = option("COL=VALUE", "Condition on this value of another column; repeatable."),
+    draws: int = option("N", "Latents to average over.", default=2**19),
+    out: Path | None = option(
+        "FILE|-", "File for the table; - is stdout. [default: -, unless --picture is given]", "--out", "-o"
+    ),
+    format: str | None = FORMAT,
+    picture: Path | None = option("FILE.svg|.png", "Also draw a map: SVG with axes, PNG without."),
 ) -> None:
     """Compute the joint density of two columns on a grid, as a table and a picture.
 

@@ -1,14 +1,13 @@
 """What the user sees: results on stdout, everything else on stderr; bars on a terminal, plain lines elsewhere."""
 
 import itertools
-import json
 import os
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol, TextIO
+from typing import TextIO
 
 from bayesnde_cli.errors import OutputClosed, escaped, one_line
 from bayesnde_cli.formatting import Advance, aligned, duration, is_number
@@ -21,12 +20,6 @@ _PACE_STEPS = 20
 _UNTYPICAL_STEPS = 2
 _WIDEST_CELL = 60
 _YELLOW, _RED, _BOLD, _RESET = "\x1b[33m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
-
-
-class Outcome(Protocol):
-    """The result of a stage: a sentence for people, a dictionary for machines."""
-
-    def as_dict(self) -> dict[str, Any]: ...
 
 
 def printable(text: str) -> str:
@@ -50,13 +43,6 @@ class Console:
             _print(printable(text), self.out)
         except BrokenPipeError:  # the option parser would exit with 1
             raise OutputClosed from None
-
-    def finish(self, outcome: Outcome, *, is_json: bool) -> None:
-        """Print the outcome of a stage as the result."""
-        if is_json:
-            self.result(json.dumps(outcome.as_dict(), indent=2, ensure_ascii=False, allow_nan=False))
-        else:
-            self.result(str(outcome))
 
     def result_table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print a table on stdout."""

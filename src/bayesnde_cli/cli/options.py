@@ -11,19 +11,21 @@ Settings, and with them pydantic, are imported where they are needed: the list o
 import functools
 import inspect
 import io
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import typer
 import typer.core
 
-from bayesnde_cli.cli.console import Console, Outcome
+from bayesnde_cli.cli.console import Console
 from bayesnde_cli.errors import BadUsage
 from bayesnde_cli.runs.layout import DEFAULT_ROOT, RunLayout
+from bayesnde_cli.settings import preset_names
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -34,52 +36,53 @@ if TYPE_CHECKING:
 
 Command = Callable[..., None]
 
+
+class Outcome(Protocol):
+    """The result of a stage: a sentence for people, a dictionary for machines."""
+
+    def as_dict(self) -> dict[str, Any]: ...
+
+
 # The settings of `density` that commands on top of it have options for.
 COMMON_SETTINGS = ("seed", "device", "threads")
 
 
-def option(metavar: str | None, help: str, *flags: str, min: int | None = None) -> Any:
+def option(metavar: str | None, help: str, *flags: str, default: Any = None, min: int | None = None) -> Any:
     """An option of one command; typer names it after its parameter unless flags are given."""
-    return typer.Option(*flags, metavar=metavar, help=help, min=min)
+    return typer.Option(default, *flags, metavar=metavar, help=help, min=min)
 
 
-def argument(metavar: str, help: str) -> Any:
-    """An argument of one command."""
-    return typer.Argument(metavar=metavar, help=help, show_default=False)
+def flag(help: str, *flags: str) -> Any:
+    """A switch of one command, off by default."""
+    return option(None, help, *flags, default=False)
 
 
-DataArgument = Annotated[
-    list[Path] | None,
-    argument("[DATA]...", "Files with the columns of the model; - is stdin. [default: the test rows]"),
-]
-TableArgument = Annotated[
-    list[Path],
-    argument("DATA", "CSV, TSV, Parquet, NPY, NPZ, MAT, ARFF or IDX files, or folders of images; - is stdin."),
-]
-ShardOption = Annotated[
-    str | None, option("I/N|auto", "Compute only the blocks of this shard; auto takes it from the SLURM array task.")
-]
+def argument(metavar: str, help: str, default: Any = ...) -> Any:
+    """An argument of one command, required unless it has a default."""
+    return typer.Argument(default, metavar=metavar, help=help, show_default=False)
 
-OutOption = Annotated[Path, option("FILE|-", "File for the rows; - is stdout.", "--out", "-o")]
-FormatOption = Annotated[
-    str | None, option("FORMAT", "Format of the table: csv, parquet or jsonl. [default: from the file name, else csv]")
-]
 
-# Options that commands share, in the order of `--help`: their type, their default, and how they are written.
-_SHARED: dict[str, tuple[Any, Any, Any]] = {
+# Options and arguments of several commands.
+DATA = argument("[DATA]...", "Files with the columns of the model; - is stdin. [default: the test rows]", None)
+TABLE = argument("DATA", "CSV, TSV, Parquet, NPY, NPZ, MAT, ARFF or IDX files, or folders of images; - is stdin.")
+SHARD = option("I/N|auto", "Compute only the blocks of this shard; auto takes it from the SLURM array task.")
+OUT = option("FILE|-", "File for the rows; - is stdout.", "--out", "-o", default=Path("-"))
+FORMAT = option("FORMAT", "Format of the table: csv, parquet or jsonl. [default: from the file name, else csv]")
+
+# Fields of `Call` as options, in the order of `--help`.
+_SHARED: dict[str, tuple[Any, Any]] = {
     # A text, not a path: an empty path would be the working directory.
-    "run": (str | None, None, option("DIR", "Run directory. [default: $BAYESNDE_RUN, else ./run]", "--run")),
-    "preset": (str | None, None, None),  # its help lists the presets
-    "config_file": (Path | None, None, option("FILE", "TOML file with settings, one table per stage.", "--config")),
-    "assignments": (list[str] | None, None, option("STAGE.KEY=VALUE", "Setting of any stage; repeatable.", "--set")),
-    "restart": (bool, False, option(None, "Replace results that were made with other settings or data.", "--restart")),
-    "json": (bool, False, option(None, "Print the result as JSON.", "--json")),
-    "quiet": (bool, False, option(None, "Print only results, warnings and errors.", "--quiet", "-q")),
+    "run": (str | None, option("DIR", "Run directory. [default: $BAYESNDE_RUN, else ./run]", "--run")),
+    "preset": (str | None, option("NAME", f"Named settings: {', '.join(preset_names())}.", "--preset")),
+    "config_file": (Path | None, option("FILE", "TOML file with settings, one table per stage.", "--config")),
+    "assignments": (list[str] | None, option("STAGE.KEY=VALUE", "Setting of any stage; repeatable.", "--set")),
+    "restart": (bool, flag("Replace results that were made with other settings or data.", "--restart")),
+    "json": (bool, flag("Print the result as JSON.", "--json")),
+    "quiet": (bool, flag("Print only results, warnings and errors.", "--quiet", "-q")),
     "verbose": (
         int,
-        0,
         typer.Option(
-            "--verbose", "-v", count=True, show_default=False, help="Show TensorFlow's own messages with -vv."
+            0, "--verbose", "-v", count=True, show_default=False, help="Show TensorFlow's own messages with -vv."
         ),
     ),
 }
@@ -104,7 +107,7 @@ class Call:
 
     @property
     def layout(self) -> RunLayout:
-        """The run directory: the flag, else `$BAYESNDE_RUN`, else `./run`."""
+        """The run directory."""
         if self.run == "":
             hint = "name a directory; is a variable of the shell not set?"
             raise BadUsage("--run is empty", found="--run ''", hint=hint)
@@ -153,8 +156,10 @@ class Call:
         """Print the outcome: on stdout, unless the table is there."""
         if out is not None and str(out) == "-":
             self.console.note(str(outcome))
+        elif self.json:
+            self.console.result(json.dumps(outcome.as_dict(), indent=2, ensure_ascii=False, allow_nan=False))
         else:
-            self.console.finish(outcome, is_json=self.json)
+            self.console.result(str(outcome))
 
 
 def with_options(
@@ -165,11 +170,10 @@ def with_options(
     With `(settings, names)` only the named fields are options; the others come from the other sources. Options that
     are not given stay None, so that environment, `--config` file and preset decide.
     """
-    classes = {name: value[0] if isinstance(value, tuple) else value for name, value in settings.items()}
-    fields = {
-        name: {key: field for key, field in cls.model_fields.items() if _is_named(settings[name], key)}
-        for name, cls in classes.items()
-    }
+    chosen: dict[str, tuple[type[StageSettings], dict[str, FieldInfo]]] = {}
+    for name, value in settings.items():
+        cls, keys = value if isinstance(value, tuple) else (value, tuple(value.model_fields))
+        chosen[name] = cls, {key: cls.model_fields[key] for key in keys}
     if settings:
         shared = (*shared, "preset", "config_file")
     in_order = [name for name in _SHARED if name in shared]
@@ -178,14 +182,15 @@ def with_options(
         @functools.wraps(command)
         def wrapped(**options: Any) -> None:
             call = Call(**{name: options.pop(name) for name in in_order})
-            for name, cls in classes.items():
-                options[name] = call.resolve(cls, {key: options.pop(key) for key in fields[name]})
+            for name, (cls, fields) in chosen.items():
+                options[name] = call.resolve(cls, {key: options.pop(key) for key in fields})
             command(call=call, **options)
 
         parameters = inspect.signature(command).parameters.items()
         own = [parameter for name, parameter in parameters if name not in ("call", *settings)]
-        generated = [item for chosen in fields.values() for item in _setting_parameters(chosen)]
-        wrapped.__signature__ = inspect.Signature([*own, *map(_shared_parameter, in_order), *generated])  # type: ignore[attr-defined]
+        common = [_keyword(name, *_SHARED[name]) for name in in_order]
+        generated = [item for _, fields in chosen.values() for item in _setting_parameters(fields)]
+        wrapped.__signature__ = inspect.Signature([*own, *common, *generated])  # type: ignore[attr-defined]
         wrapped.__annotations__ = {}
         return wrapped
 
@@ -211,19 +216,6 @@ class GroupedCommand(typer.core.TyperCommand):
                     formatter.write_dl(records)
 
 
-def _is_named(value: Any, key: str) -> bool:
-    return not isinstance(value, tuple) or key in value[1]
-
-
-def _shared_parameter(name: str) -> inspect.Parameter:
-    annotation, default, written = _SHARED[name]
-    if name == "preset":
-        from bayesnde_cli.settings.resolve import preset_names
-
-        written = option("NAME", f"Named settings: {', '.join(preset_names())}.", "--preset")
-    return _keyword(name, Annotated[annotation, written], default)
-
-
 def _setting_parameters(fields: "Mapping[str, FieldInfo]") -> list[inspect.Parameter]:
     """Settings as options, in the order of their groups. Values are checked later, alike for all sources."""
     from bayesnde_cli.settings.declare import GROUPS, field_help, field_kind
@@ -231,22 +223,19 @@ def _setting_parameters(fields: "Mapping[str, FieldInfo]") -> list[inspect.Param
     parameters = []
     for name in sorted(fields, key=lambda name: GROUPS.index(field_help(fields[name]).group)):
         kind, help = field_kind(fields[name]), field_help(fields[name])
-        text = help.text
-        if kind.choices:
-            text += f" ({' | '.join(kind.choices)})"
-        if help.default:
-            text += f" [default: {help.default}]"
-        flag = "--" + name.replace("_", "-")
+        text = f"{help.text} ({' | '.join(kind.choices)})" if kind.choices else help.text
+        text += f" [default: {help.default}]" if help.default else ""
+        word = name.replace("_", "-")
         annotation: Any = str | None
-        metavar = help.metavar or {int: "N", float: "NUMBER", bool: None}.get(kind.element, "WORD")
+        flags, metavar = f"--{word}", help.metavar or {int: "N", float: "NUMBER"}.get(kind.element, "WORD")
         if kind.element is bool:
-            annotation, flag = bool | None, f"{flag}/--no-{flag.removeprefix('--')}"
+            annotation, metavar, flags = bool | None, None, f"--{word}/--no-{word}"
         elif kind.is_list and kind.element is str:
             annotation = list[str] | None
-        written = typer.Option(flag, metavar=metavar, help=text, show_default=False, rich_help_panel=help.group)
-        parameters.append(_keyword(name, Annotated[annotation, written]))
+        written = typer.Option(None, flags, metavar=metavar, help=text, show_default=False, rich_help_panel=help.group)
+        parameters.append(_keyword(name, annotation, written))
     return parameters
 
 
-def _keyword(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

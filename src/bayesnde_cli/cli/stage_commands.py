@@ -4,18 +4,9 @@ import functools
 import itertools
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from bayesnde_cli.cli.options import (
-    Call,
-    DataArgument,
-    FormatOption,
-    ShardOption,
-    TableArgument,
-    argument,
-    option,
-    with_options,
-)
+from bayesnde_cli.cli.options import DATA, FORMAT, SHARD, TABLE, Call, argument, flag, option, with_options
 from bayesnde_cli.errors import BadUsage, bad_choice
 from bayesnde_cli.settings.stage_settings import (
     DensitySettings,
@@ -34,7 +25,7 @@ _STAGE_OPTIONS = ("run", "restart", "json", "quiet", "verbose")
 
 
 @with_options("assignments", *_STAGE_OPTIONS, config=PrepareSettings)
-def fit(call: Call, config: PrepareSettings, data: TableArgument) -> None:
+def fit(call: Call, config: PrepareSettings, data: list[Path] = TABLE) -> None:
     """Go from a table to a report: prepare, warmstart, refine, density of the test rows, evaluate.
 
     Run it again to resume; finished stages are skipped. --restart replaces stages that were made with other settings
@@ -47,10 +38,10 @@ def fit(call: Call, config: PrepareSettings, data: TableArgument) -> None:
       bayesnde fit data.csv --preset fast --run first
       bayesnde fit vehicle.csv --condition class --set refine.epochs=50
     """
-    from bayesnde_cli.settings.resolve import FitSettings
+    from bayesnde_cli.settings.stage_settings import PipelineSettings
     from bayesnde_cli.stages.fit import run_fit
 
-    settings = FitSettings(
+    settings = PipelineSettings(
         config,
         call.resolve(WarmstartSettings),
         call.resolve(RefineSettings),
@@ -71,7 +62,7 @@ def fit(call: Call, config: PrepareSettings, data: TableArgument) -> None:
 
 
 @with_options("run", "restart", "json", "quiet", config=PrepareSettings)
-def prepare(call: Call, config: PrepareSettings, data: TableArgument) -> None:
+def prepare(call: Call, config: PrepareSettings, data: list[Path] = TABLE) -> None:
     """Check, type, split and scale a table; the first stage of a run.
 
     Format, separators, header and column types are detected and shown. The scaling is fitted to training rows only,
@@ -133,11 +124,9 @@ def refine(call: Call, config: RefineSettings) -> None:
 def posterior(
     call: Call,
     config: PosteriorSettings,
-    data: DataArgument = None,
-    shard: ShardOption = None,
-    export: Annotated[
-        str | None, option("FORMAT", "Also write all draws to one file: netcdf, which ArviZ reads.")
-    ] = None,
+    data: list[Path] | None = DATA,
+    shard: str | None = SHARD,
+    export: str | None = option("FORMAT", "Also write all draws to one file: netcdf, which ArviZ reads."),
 ) -> None:
     """Draw from the latent posterior of every row, for `density` to use.
 
@@ -174,15 +163,11 @@ def _refuse_shard(option: str, shard: str | None) -> None:
 def density(
     call: Call,
     config: DensitySettings,
-    data: DataArgument = None,
-    shard: ShardOption = None,
-    out: Annotated[
-        Path | None, option("FILE|-", "Also write the table to this file; - is stdout.", "--out", "-o")
-    ] = None,
-    format: FormatOption = None,
-    columns: Annotated[
-        list[str] | None, option("A,B,C", "Columns of --out in this order; patterns work. [default: all]")
-    ] = None,
+    data: list[Path] | None = DATA,
+    shard: str | None = SHARD,
+    out: Path | None = option("FILE|-", "Also write the table to this file; - is stdout.", "--out", "-o"),
+    format: str | None = FORMAT,
+    columns: list[str] | None = option("A,B,C", "Columns of --out in this order; patterns work. [default: all]"),
 ) -> None:
     """Compute the log-density of every row, with its Monte-Carlo error and a verdict.
 
@@ -227,10 +212,10 @@ def slurm(
     call: Call,
     config: DensitySettings,
     request: SlurmRequest,
-    data: Annotated[
-        list[Path] | None, argument("[DATA]...", "Files with the columns of the model. [default: the test rows]")
-    ] = None,
-    submit: Annotated[bool, option(None, "Submit both jobs to SLURM.", "--submit")] = False,
+    data: list[Path] | None = argument(
+        "[DATA]...", "Files with the columns of the model. [default: the test rows]", None
+    ),
+    submit: bool = flag("Submit both jobs to SLURM.", "--submit"),
 ) -> None:
     """Score rows on a SLURM cluster: write, and optionally submit, an array job and its gather job.
 
@@ -268,11 +253,10 @@ def slurm(
 def evaluate(
     call: Call,
     config: EvaluateSettings,
-    data: DataArgument = None,
-    require: Annotated[
-        list[str] | None,
-        option("NAME>=VALUE", "Limit for a value in metrics.json (>=, <=, >, <, ==); repeatable."),
-    ] = None,
+    data: list[Path] | None = DATA,
+    require: list[str] | None = option(
+        "NAME>=VALUE", "Limit for a value in metrics.json (>=, <=, >, <, ==); repeatable."
+    ),
 ) -> None:
     """Measure how good the densities are, and compare them with classical estimators on the same rows.
 

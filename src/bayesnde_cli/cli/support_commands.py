@@ -3,11 +3,11 @@
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from bayesnde_cli.cli.options import Call, FormatOption, OutOption, argument, option, with_options
+from bayesnde_cli.cli.options import FORMAT, OUT, Call, argument, flag, option, with_options
 from bayesnde_cli.cli.table_output import output_format, with_progress, write_rows
 from bayesnde_cli.errors import BadUsage
 from bayesnde_cli.tables.simulator_catalogue import SIMULATORS, make_simulator, simulate_rows
@@ -23,14 +23,14 @@ _PAGE = Path("docs/results.md")
 @with_options("quiet")
 def simulate(
     call: Call,
-    name: Annotated[str, argument("NAME", f"Name of the distribution: {', '.join(SIMULATORS)}.")],
-    rows: Annotated[int, option("N", "Number of rows.", "--rows", "-n")] = 1000,
-    dim: Annotated[int | None, option("P", "Number of columns of gmm and linear-gaussian.")] = None,
-    latent_dim: Annotated[int | None, option("D", "Latent dimension of linear-gaussian.")] = None,
-    rotate: Annotated[bool, option(None, "Rotate gmm by a fixed orthogonal matrix.", "--rotate")] = False,
-    seed: Annotated[int, option("N", "Seed of the rows.", min=0)] = 0,
-    out: OutOption = Path("-"),
-    format: FormatOption = None,
+    name: str = argument("NAME", f"Name of the distribution: {', '.join(SIMULATORS)}."),
+    rows: int = option("N", "Number of rows.", "--rows", "-n", default=1000),
+    dim: int | None = option("P", "Number of columns of gmm and linear-gaussian."),
+    latent_dim: int | None = option("D", "Latent dimension of linear-gaussian."),
+    rotate: bool = flag("Rotate gmm by a fixed orthogonal matrix.", "--rotate"),
+    seed: int = option("N", "Seed of the rows.", min=0, default=0),
+    out: Path = OUT,
+    format: str | None = FORMAT,
 ) -> None:
     import numpy as np
     import pyarrow as pa
@@ -68,9 +68,7 @@ Example:
 
 
 @with_options("run", "json")
-def status(
-    call: Call, verify: Annotated[bool, option(None, "Read every output and check its hash.", "--verify")] = False
-) -> None:
+def status(call: Call, verify: bool = flag("Read every output and check its hash.", "--verify")) -> None:
     """Show the state of every stage of a run, and the next command.
 
     A stage is missing, queued, running, interrupted, done, stale or damaged. The exit code is 3 if nothing is prepared,
@@ -100,31 +98,23 @@ def status(
 def reproduce(
     call: Call,
     context: typer.Context,
-    name: Annotated[str | None, argument("NAME", "Name of the experiment.")] = None,
-    list_: Annotated[bool, option(None, "List all experiments.", "--list")] = False,
-    collect: Annotated[
-        bool, option(None, "Collect all results in one page of tables and pictures.", "--collect")
-    ] = False,
-    dim: Annotated[int | None, option("P", "Number of columns of gmm: 2, 5, 10, 15, 20 or 25.")] = None,
-    recipe: Annotated[
-        list[str] | None, option("NAME", "Recipe to run, such as default or paper, or all; repeatable.")
-    ] = None,
-    method: Annotated[list[str] | None, option("NAME", "Competitor to run, or all; repeatable.")] = None,
-    seeds: Annotated[str | None, option("I,J,K", "Seeds of the models.")] = None,
-    test_rows: Annotated[int | None, option("N", "Largest number of test rows. [default: see --list]", min=1)] = None,
-    train_rows: Annotated[
-        int | None,
-        option("N", "Largest number of training rows of our recipes, as --set prepare.train_rows=N.", min=1),
-    ] = None,
-    data_dir: Annotated[
-        Path | None, option("DIR", f"Folder with the raw files. [default: ${_DATA_DIR}, else ./data]")
-    ] = None,
-    download: Annotated[bool, option(None, "Download raw files that are missing.", "--download")] = False,
-    shard: Annotated[str | None, option("I/N", "Run only the arms of this shard.")] = None,
-    out: Annotated[
-        Path | None,
-        option("FILE", f"File that --collect writes; JSON, maps and pictures go next to it. [default: {_PAGE}]"),
-    ] = None,
+    name: str | None = argument("NAME", "Name of the experiment.", None),
+    list_: bool = flag("List all experiments.", "--list"),
+    collect: bool = flag("Collect all results in one page of tables and pictures.", "--collect"),
+    dim: int | None = option("P", "Number of columns of gmm: 2, 5, 10, 15, 20 or 25."),
+    recipe: list[str] | None = option("NAME", "Recipe to run, such as default or paper, or all; repeatable."),
+    method: list[str] | None = option("NAME", "Competitor to run, or all; repeatable."),
+    seeds: str | None = option("I,J,K", "Seeds of the models."),
+    test_rows: int | None = option("N", "Largest number of test rows. [default: see --list]", min=1),
+    train_rows: int | None = option(
+        "N", "Largest number of training rows of our recipes, as --set prepare.train_rows=N.", min=1
+    ),
+    data_dir: Path | None = option("DIR", f"Folder with the raw files. [default: ${_DATA_DIR}, else ./data]"),
+    download: bool = flag("Download raw files that are missing.", "--download"),
+    shard: str | None = option("I/N", "Run only the arms of this shard."),
+    out: Path | None = option(
+        "FILE", f"File that --collect writes; JSON, maps and pictures go next to it. [default: {_PAGE}]"
+    ),
 ) -> None:
     """Rerun the paper's experiments by name and compare with the paper and with competitors.
 

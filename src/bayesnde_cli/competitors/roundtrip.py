@@ -214,7 +214,7 @@ def roundtrip_fit(settings: WarmstartSettings = SETTINGS, *, n_draws: int = DRAW
     """
 
     def fit(train: Rows, validation: Rows, seed: int) -> Fitted:
-        own = settings.model_copy(update={"seed": derive_seed(seed, "roundtrip") % 2**32}).settle(len(train))
+        own = settings.model_copy(update={"seed": derive_seed(seed, "roundtrip") % 2**32}).with_defaults(len(train))
         networks = fresh_networks(own, train.x.shape[1], train.n_classes)
         rows = Rows(train.x.astype(np.float32), y=train.y)
         (phase,) = phases_of(own, networks, rows)

@@ -105,7 +105,7 @@ class Budget(NamedTuple):
 
 def first_budget(settings: DensitySettings, latent_dim: int) -> Budget:
     """The budget of the first attempt. With few latents start points are cheap, and there is room for many modes."""
-    settings = settings.settle(are_images=False)
+    settings = settings.with_defaults(are_images=False)
     pilot_draws, proposal_draws = settings.pilot_draws or 0, settings.proposal_draws or 0
     search = SearchSize(min(15, max(7, 30 // latent_dim)), n_steps=24, n_kept=16)
     return Budget(settings.warm_up, settings.draws, pilot_draws, proposal_draws, search)

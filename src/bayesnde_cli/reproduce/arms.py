@@ -32,8 +32,7 @@ from bayesnde_cli.runs import files as run_files
 from bayesnde_cli.runs.layout import STAGES, TEST_SET, WEIGHTS, ArmLayout, ExperimentsLayout, RunLayout, split_name
 from bayesnde_cli.runs.manifest import Manifest, discard
 from bayesnde_cli.runs.parquet_files import Stamp, read_table, write_table
-from bayesnde_cli.settings.resolve import FitSettings
-from bayesnde_cli.settings.stage_settings import PrepareSettings
+from bayesnde_cli.settings.stage_settings import PipelineSettings, PrepareSettings
 from bayesnde_cli.stages import loading, measures, prepare
 from bayesnde_cli.stages.evaluate import outlier_labels, run_evaluate, true_log_density
 from bayesnde_cli.stages.score import DENSITY_SCHEMA, run_density
@@ -80,7 +79,7 @@ class Arm:
         """The user's settings; a competitor has none."""
         return self.request.settings if self.is_own else ()
 
-    def stage_settings(self) -> FitSettings:
+    def stage_settings(self) -> PipelineSettings:
         """The settings of every stage, for a recipe."""
         recipe, rows = self.experiment.recipes[self.method], self.test_rows
         return experiments.arm_settings(self.experiment, recipe, seed=self.seed, test_rows=rows, more=self.settings)
@@ -291,7 +290,7 @@ def run_own(arm: Arm, report: Report) -> dict[str, Any]:
     }
 
 
-def _fit_model(arm: Arm, settings: FitSettings, report: Report) -> None:
+def _fit_model(arm: Arm, settings: PipelineSettings, report: Report) -> None:
     """Run the stages up to `refine` that are not finished."""
     run = arm.folder.run
     prepare_rows(run, arm.data_files(), settings.prepare, report)

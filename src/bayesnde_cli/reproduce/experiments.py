@@ -15,7 +15,8 @@ from bayesnde_cli.formatting import aligned, duration
 from bayesnde_cli.runs.blocks import Shard
 from bayesnde_cli.settings import stage_settings
 from bayesnde_cli.settings.declare import StageSettings
-from bayesnde_cli.settings.resolve import FitSettings, read_preset, resolve
+from bayesnde_cli.settings.resolve import read_preset, resolve
+from bayesnde_cli.settings.stage_settings import PipelineSettings
 
 ALL, DEFAULT, PAPER = "all", "default", "paper"
 DIMENSIONS = (2, 5, 10, 15, 20, 25)
@@ -228,7 +229,7 @@ def check_settings(experiment: Experiment, methods: Sequence[str], settings: Seq
 
 def arm_settings(
     experiment: Experiment, recipe: Recipe, *, seed: int, test_rows: int | None, more: Sequence[str] = ()
-) -> FitSettings:
+) -> PipelineSettings:
     """The settings of a recipe; `more` are the user's. The seed is the model's: rows, noise and split stay the same.
 
     The environment is ignored: the command alone determines an arm.
@@ -242,7 +243,7 @@ def arm_settings(
 
     # Competitors are arms of their own; the accuracy of many classes would cost more than everything else.
     evaluate = [f"evaluate.seed={seed}", "evaluate.baselines=false", "evaluate.accuracy_rows=0", *more]
-    return FitSettings(
+    return PipelineSettings(
         prepare_settings(experiment, test_rows, (*recipe.settings, *recipe.fixed, *more)),
         of(stage_settings.WarmstartSettings),
         of(stage_settings.RefineSettings),
@@ -253,11 +254,11 @@ def arm_settings(
 
 def prepare_settings(
     experiment: Experiment, test_rows: int | None, settings: Sequence[str]
-) -> stage_settings.PrepareSettings:
+) -> PrepareSettings:
     """The experiment's protocol of the data, with some settings changed."""
     limit = [] if test_rows is None else [f"prepare.test_rows={test_rows}"]
     return resolve(
-        stage_settings.PrepareSettings, flags={}, environ={}, preset=experiment.preset, assignments=[*limit, *settings]
+        PrepareSettings, flags={}, environ={}, preset=experiment.preset, assignments=[*limit, *settings]
     )
 
 

@@ -5,3 +5,12 @@ stage_settings   the settings of each stage
 resolve          flag > --set > environment > --config > --preset > default
 presets/         named settings, one TOML file each
 """
+
+from pathlib import Path
+
+PRESETS = Path(__file__).resolve().parent / "presets"
+
+
+def preset_names() -> list[str]:
+    """The presets that come with the package. Here, as `--help` lists them without pydantic."""
+    return sorted(path.stem for path in PRESETS.glob("*.toml"))

@@ -14,33 +14,34 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from bayesnde_cli.errors import BadConfig, nearest_hint
+from bayesnde_cli.errors import BadConfig, BayesndeError, bad_choice
 
-# Headings of the options in `--help`, in this order.
-GROUPS = (
-    "Columns",
-    "Rows",
-    "Scaling",
-    "Text files",
-    "Model",
-    "Training",
-    "Selection",
-    "EGM",
-    "Regularisers",
-    "Effort",
-    "Chains",
-    "Proposal",
-    "Metrics",
-    "Computation",
-    "Tasks",
-)
+# Headings of the options in `--help`, in the order in which they are declared.
+GROUPS: list[str] = []
+# Context of a check of values from one source: combinations are judged when all sources are merged.
+_ONE_SOURCE = object()
+
+
+class FieldHelp(NamedTuple):
+    """What `--help` says about a setting."""
+
+    text: str
+    group: str
+    metavar: str | None
+    default: str
+
+
+def group(heading: str, metavar: str | None = None) -> Callable[..., Any]:
+    """A shorthand for `setting` that declares the settings under one heading."""
+    GROUPS.append(heading)
+    return functools.partial(setting, heading, metavar=metavar)
 
 
 def setting(
+    group: str,
     default: Any,
     help: str,
     *,
-    group: str,
     ge: float | None = None,
     le: float | None = None,
     metavar: str | None = None,
@@ -52,24 +53,12 @@ def setting(
     `default_text` is shown in place of a default that depends on the data. A technical setting says how to compute,
     not what, and is not part of a stage's identity.
     """
-    assert group in GROUPS
-    extra: dict[str, Any] = {
-        "group": group,
-        "metavar": metavar,
-        "default_text": default_text,
-        "is_technical": is_technical,
-    }
+    if default_text is None:
+        is_empty = default is None or default is False or default == ()
+        parts = default if isinstance(default, tuple) else (default,)
+        default_text = "" if is_empty else "on" if default is True else ",".join(map(str, parts))
+    extra: dict[str, Any] = {"help": FieldHelp(help, group, metavar, default_text), "is_technical": is_technical}
     return Field(default, description=help, ge=ge, le=le, json_schema_extra=extra)
-
-
-def group(heading: str) -> Callable[..., Any]:
-    """A shorthand for `setting` that declares the settings of one group."""
-    return functools.partial(setting, group=heading)
-
-
-Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
-Device = Literal["auto", "cpu", "gpu"]
-_computation = group("Computation")
 
 
 class StageSettings(BaseModel):
@@ -110,17 +99,7 @@ class StageSettings(BaseModel):
         return self.model_copy(update=unset)
 
 
-class ComputedSettings(StageSettings):
-    """Base of the settings of the stages after `prepare`: their seed and where they compute."""
-
-    seed: Seed | None = _computation(None, "Seed of this stage.", default_text="the seed of the run")
-    device: Device = _computation("auto", "Device to compute on; auto uses a GPU if there is one.", is_technical=True)
-    threads: int | None = _computation(None, "CPU threads.", ge=1, default_text="all cores", is_technical=True)
-
-
 SettingsT = TypeVar("SettingsT", bound=StageSettings)
-# Context of a check of values from one source: combinations are judged when all sources are merged.
-_ONE_SOURCE = object()
 
 
 class FieldKind(NamedTuple):
@@ -141,29 +120,13 @@ def field_kind(field: FieldInfo) -> FieldKind:
         hint = typing.get_args(hint)[0]
     if typing.get_origin(hint) is Annotated:
         hint = typing.get_args(hint)[0]
-    if typing.get_origin(hint) is Literal:
-        return FieldKind(str, is_list, typing.get_args(hint))
-    return FieldKind(hint, is_list, ())
-
-
-class FieldHelp(NamedTuple):
-    """What `--help` says about a setting."""
-
-    text: str
-    group: str
-    metavar: str | None
-    default: str
+    is_choice = typing.get_origin(hint) is Literal
+    return FieldKind(str if is_choice else hint, is_list, typing.get_args(hint) if is_choice else ())
 
 
 def field_help(field: FieldInfo) -> FieldHelp:
     """What `--help` says about a setting."""
-    extra, default = _extra(field), field.default
-    shown = extra["default_text"]
-    if shown is None:
-        is_empty = default is None or default is False or default == ()
-        parts = default if isinstance(default, tuple) else (default,)
-        shown = "" if is_empty else "on" if default is True else ",".join(map(str, parts))
-    return FieldHelp(field.description or "", extra["group"], extra["metavar"], shown)
+    return typing.cast(FieldHelp, _extra(field)["help"])
 
 
 def check_values(settings: type[StageSettings], values: Mapping[str, Any], where: Mapping[str, str]) -> dict[str, Any]:
@@ -194,22 +157,18 @@ def _without_bool(kind: FieldKind, value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) and kind.element in (int, float) else value
 
 
-def _bad_value(field: FieldInfo, where: str, error: Mapping[str, Any]) -> BadConfig:
+def _bad_value(field: FieldInfo, where: str, error: Mapping[str, Any]) -> BayesndeError:
     """The message for a value that pydantic refused."""
-    kind, help, value = field_kind(field), field.description or "", error["input"]
-    limits = error.get("ctx", {})
-    if error["type"] == "greater_than_equal":
-        return BadConfig(f"{where} is too small", found=f"found: {value}, smallest: {limits['ge']}", hint=help)
-    if error["type"] == "less_than_equal":
-        return BadConfig(f"{where} is too large", found=f"found: {value}, largest: {limits['le']}", hint=help)
+    kind, value = field_kind(field), error["input"]
     if kind.choices and isinstance(value, str):
-        return BadConfig(
-            f"{where} cannot be {value!r}",
-            found=f"choices: {', '.join(kind.choices)}",
-            hint=nearest_hint(value, kind.choices, "use one of the choices"),
-        )
-    wanted = {str: "a word", int: "a whole number", float: "a number", bool: "true or false"}[kind.element]
-    return BadConfig(f"{where} must be {wanted}", found=f"found: {value!r}", hint=help)
+        return bad_choice(where, value, kind.choices, BadConfig)
+    words = {str: "a word", int: "a whole number", float: "a number", bool: "true or false"}
+    problem, found, limits = f"must be {words[kind.element]}", repr(value), error.get("ctx", {})
+    if "ge" in limits:
+        problem, found = "is too small", f"{value}, smallest: {limits['ge']}"
+    elif "le" in limits:
+        problem, found = "is too large", f"{value}, largest: {limits['le']}"
+    return BadConfig(f"{where} {problem}", found=f"found: {found}", hint=field.description or "")
 
 
 def _extra(field: FieldInfo) -> dict[str, Any]:

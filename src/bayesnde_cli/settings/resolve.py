@@ -5,31 +5,12 @@ The environment variable of `prepare.scale` is `BAYESNDE_PREPARE_SCALE`.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from bayesnde_cli.errors import BadConfig, nearest, nearest_hint
+from bayesnde_cli.errors import BadConfig, nearest, nearest_hint, unknown_word
+from bayesnde_cli.settings import PRESETS, preset_names
 from bayesnde_cli.settings.declare import SettingsT, StageSettings, check_values
-from bayesnde_cli.settings.stage_settings import (
-    STAGE_SETTINGS,
-    DensitySettings,
-    EvaluateSettings,
-    PrepareSettings,
-    RefineSettings,
-    WarmstartSettings,
-)
-
-
-class FitSettings(NamedTuple):
-    """The settings of every stage."""
-
-    prepare: PrepareSettings
-    warmstart: WarmstartSettings
-    refine: RefineSettings
-    density: DensitySettings
-    evaluate: EvaluateSettings
-
-
-_PRESETS = Path(__file__).resolve().parent / "presets"
+from bayesnde_cli.settings.stage_settings import STAGE_SETTINGS
 
 
 def resolve(
@@ -54,21 +35,13 @@ def resolve(
     return settings(**values)
 
 
-def preset_names() -> list[str]:
-    """The presets that come with the package."""
-    return sorted(path.stem for path in _PRESETS.glob("*.toml"))
-
-
 def read_preset(name: str) -> dict[str, Any]:
     """The tables of a preset, by stage."""
     names = preset_names()
     if name not in names:
-        raise BadConfig(
-            f"there is no preset '{name}'",
-            found=f"presets: {', '.join(names)}",
-            hint=nearest_hint(name, names, "use one of the presets above"),
-        )
-    return _read_toml(_PRESETS / f"{name}.toml")
+        what, otherwise = f"there is no preset '{name}'", "use one of the presets above"
+        raise unknown_word(what, name, names, label="presets", otherwise=otherwise, error=BadConfig)
+    return _read_toml(PRESETS / f"{name}.toml")
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -77,17 +50,12 @@ def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        raise BadConfig(
-            f"config file {path} does not exist",
-            found=f"no such file in {'the working directory' if path.parent == Path() else path.parent}",
-            hint="check the path given with --config",
-        ) from None
+        found = f"no such file in {'the working directory' if path.parent == Path() else path.parent}"
+        hint = "check the path given with --config"
+        raise BadConfig(f"config file {path} does not exist", found=found, hint=hint) from None
     except (ValueError, RecursionError, OSError) as error:  # not TOML, not UTF-8, a huge number, very deep nesting
-        raise BadConfig(
-            f"config file {path} cannot be read",
-            found=f"reason: {error}",
-            hint="it must be a TOML file, UTF-8",
-        ) from None
+        hint = "it must be a TOML file, UTF-8"
+        raise BadConfig(f"config file {path} cannot be read", found=f"reason: {error}", hint=hint) from None
 
 
 def _from_environment(settings: type[StageSettings], environ: Mapping[str, str]) -> dict[str, Any]:
@@ -106,9 +74,8 @@ def _assigned_tables(assignments: Sequence[str]) -> dict[str, dict[str, str]]:
         place, sign, value = text.partition("=")
         stage, dot, key = place.partition(".")
         if not (sign and dot and key):
-            raise BadConfig(
-                "--set takes stage.key=value", found=f"found: {text}", hint="for instance --set refine.epochs=50"
-            )
+            hint = "for instance --set refine.epochs=50"
+            raise BadConfig("--set takes stage.key=value", found=f"found: {text}", hint=hint)
         tables.setdefault(stage.strip(), {})[key.strip()] = value.strip()
     return tables
 
@@ -118,19 +85,15 @@ def _stage_table(tables: Mapping[str, Any], stage: str, *, where: str) -> dict[s
     found: dict[str, Any] = {}
     for table_name, table in tables.items():
         if table_name not in STAGE_SETTINGS or not isinstance(table, Mapping):
-            raise BadConfig(
-                f"{where} has an unknown table or key '{table_name}'",
-                found=f"tables: {', '.join(f'[{name}]' for name in STAGE_SETTINGS)}",
-                hint=nearest_hint(table_name, list(STAGE_SETTINGS), "put settings under their stage's table"),
-            )
+            what = f"{where} has an unknown table or key '{table_name}'"
+            hint = nearest_hint(table_name, list(STAGE_SETTINGS), "put settings under their stage's table")
+            raise BadConfig(what, found=f"tables: {', '.join(f'[{name}]' for name in STAGE_SETTINGS)}", hint=hint)
         settings = STAGE_SETTINGS[table_name]
-        spelled = {key.replace("-", "_"): key for key in table}
+        values = {key.replace("-", "_"): value for key, value in table.items()}
+        spelled = {key.replace("-", "_"): f"{table_name}.{key}" for key in table}
         for name, key in spelled.items():
-            _require_known(name, settings, what=f"{where} has an unknown setting '{table_name}.{key}'")
-        values = {name: table[key] for name, key in spelled.items()}
-        checked = check_values(
-            settings, values, {name: f"{where}: {table_name}.{key}" for name, key in spelled.items()}
-        )
+            _require_known(name, settings, what=f"{where} has an unknown setting '{key}'")
+        checked = check_values(settings, values, {name: f"{where}: {key}" for name, key in spelled.items()})
         if table_name == stage:
             found = checked
     return found
@@ -141,8 +104,5 @@ def _require_known(key: str, settings: type[StageSettings], *, what: str, prefix
     if key not in known:
         match = nearest(key, known)
         spelled = f"{prefix}{match.upper()}" if match and prefix else match
-        raise BadConfig(
-            what,
-            found=f"known: {', '.join(known)}",
-            hint=f"did you mean '{spelled}'?" if match else "use one of the known ones",
-        )
+        hint = f"did you mean '{spelled}'?" if match else "use one of the known ones"
+        raise BadConfig(what, found=f"known: {', '.join(known)}", hint=hint)

@@ -6,16 +6,21 @@ A default is written here and nowhere else; the command line and the docs read i
 import math
 import re
 import typing
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+from pydantic import Field
 
 from bayesnde_cli.errors import BadConfig, BadUsage
-from bayesnde_cli.settings.declare import ComputedSettings, Seed, SettingsT, StageSettings, group
+from bayesnde_cli.settings.declare import SettingsT, StageSettings, group
 
-_columns, _rows, _scaling, _text_files = group("Columns"), group("Rows"), group("Scaling"), group("Text files")
+_columns, _rows, _scaling, _text_files = group("Columns", "COL"), group("Rows"), group("Scaling"), group("Text files")
 _model, _training, _selection = group("Model"), group("Training"), group("Selection")
-_egm, _regularisers = group("EGM"), group("Regularisers")
-_chains, _proposal, _effort = group("Chains"), group("Proposal"), group("Effort")
-_metrics, _computation, _tasks = group("Metrics"), group("Computation"), group("Tasks")
+_egm, _regularisers, _effort = group("EGM"), group("Regularisers"), group("Effort")
+_chains, _proposal, _metrics = group("Chains"), group("Proposal"), group("Metrics")
+_computation, _tasks = group("Computation"), group("Tasks")
+
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
+Device = Literal["auto", "cpu", "gpu"]
 
 # SLURM sends its signal this many seconds before the time limit, and up to a minute earlier: time to save the work.
 SIGNAL_SECONDS = 180
@@ -34,27 +39,19 @@ class PrepareSettings(StageSettings):
     stage: ClassVar[str] = "prepare"
 
     features: tuple[str, ...] = _columns(
-        (),
-        "Columns to model; patterns such as 'x*' work.",
-        metavar="COL",
-        default_text="all columns without another role",
+        (), "Columns to model; patterns such as 'x*' work.", default_text="all columns without another role"
     )
-    drop: tuple[str, ...] = _columns((), "Columns to leave out; patterns work.", metavar="COL")
+    drop: tuple[str, ...] = _columns((), "Columns to leave out; patterns work.")
     drop_constant: bool = _columns(False, "Leave out columns that hold a single value.")
-    condition: str | None = _columns(None, "Label column y: model p(x | y).", metavar="COL")
-    outlier_label: str | None = _columns(
-        None, "Column of 0 and 1 (1 is an outlier), used in evaluation only.", metavar="COL"
-    )
+    condition: str | None = _columns(None, "Label column y: model p(x | y).")
+    outlier_label: str | None = _columns(None, "Column of 0 and 1 (1 is an outlier), used in evaluation only.")
     truth: str | None = _columns(
         None,
         "Column with the true log-density, used in evaluation only.",
-        metavar="COL",
         default_text="true_log_density, if there is such a column",
     )
-    id: str | None = _columns(None, "Column with row names, not modelled.", metavar="COL")
-    split_column: str | None = _columns(
-        None, "Column that assigns each row to train, validation or test.", metavar="COL"
-    )
+    id: str | None = _columns(None, "Column with row names, not modelled.")
+    split_column: str | None = _columns(None, "Column that assigns each row to train, validation or test.")
     type: tuple[str, ...] = _columns(
         (), "Type of a column, where detection is wrong: continuous, lattice or categorical.", metavar="COL=TYPE"
     )
@@ -130,19 +127,17 @@ FEWEST_EPOCHS, MOST_EPOCHS, MOST_SMALL_REFINE_EPOCHS = 30, 400, 250
 # A step on images takes seconds: their refinement is limited to about half an hour on two cores.
 IMAGE_REFINE_STEPS = 500
 
-# Defaults that depend on the training rows. Large networks memorise few rows: on Vehicle (684 rows) small ones gained
-# 0.7 to 1 nat on validation rows. Images have the paper's networks, and their validation checks are expensive.
+# Defaults that depend on the data. Large networks memorise few rows: on Vehicle (684 rows) small ones gained 0.7 to 1
+# nat on validation rows. Images have the paper's networks, and decoding one takes a thousand times as long as decoding
+# a row of a table.
 SMALL_TABLE_ROWS = 2000
-_TABLE: dict[str, Any] = {"validation_rows": 1024, "generated_rows": 5000}
+_SCORING: dict[str, Any] = {"block_rows": 128, "pilot_draws": 2000, "proposal_draws": 10_000}
+_TABLE: dict[str, Any] = {"validation_rows": 1024, "generated_rows": 5000, **_SCORING}
 SMALL_TABLE: dict[str, Any] = {**_TABLE, "width": 128, "depth": 2, "weight_decay": 0.1}
 LARGE_TABLE: dict[str, Any] = {**_TABLE, "width": 256, "depth": 5, "weight_decay": 0.0}
 IMAGES: dict[str, Any] = {
-    "validation_rows": 128,
-    "generated_rows": 1000,
-    "width": 32,
-    "depth": 3,
-    "weight_decay": 0.0,
-    "latent_dim": 10,
+    **{"validation_rows": 128, "generated_rows": 1000, "block_rows": 8, "pilot_draws": 500, "proposal_draws": 2000},
+    **{"width": 32, "depth": 3, "weight_decay": 0.0, "latent_dim": 10},
 }
 
 # Largest number of image classes that get a latent map each by default: the weights grow with it.
@@ -158,6 +153,23 @@ def _by_size(name: str) -> str:
 
 def _by_kind(name: str) -> str:
     return f"{LARGE_TABLE[name]:,}; images: {IMAGES[name]:,}"
+
+
+class ComputedSettings(StageSettings):
+    """Base of the settings of the stages after `prepare`: their seed and where they compute."""
+
+    seed: Seed | None = _computation(None, "Seed of this stage.", default_text="the seed of the run")
+    device: Device = _computation("auto", "Device to compute on; auto uses a GPU if there is one.", is_technical=True)
+    threads: int | None = _computation(None, "CPU threads.", ge=1, default_text="all cores", is_technical=True)
+
+    def with_defaults(
+        self: SettingsT, n_rows: int = SMALL_TABLE_ROWS, *, are_images: bool = False, n_classes: int = 0
+    ) -> SettingsT:
+        """The settings with the defaults that depend on the data filled in; scoring ignores the number of rows."""
+        defaults = IMAGES if are_images else SMALL_TABLE if n_rows < SMALL_TABLE_ROWS else LARGE_TABLE
+        if are_images:
+            defaults = defaults | {"class_maps": 0 < n_classes <= MOST_MAPPED_CLASSES}
+        return self.fill_in(defaults)
 
 
 class TrainingSettings(ComputedSettings):
@@ -209,13 +221,6 @@ class TrainingSettings(ComputedSettings):
         ge=50,
         default_text=_by_kind("generated_rows"),
     )
-
-    def settle(self: SettingsT, n_rows: int, *, are_images: bool = False, n_classes: int = 0) -> SettingsT:
-        """The settings with the defaults that depend on the training rows filled in."""
-        defaults = IMAGES if are_images else SMALL_TABLE if n_rows < SMALL_TABLE_ROWS else LARGE_TABLE
-        if are_images:
-            defaults = defaults | {"class_maps": 0 < n_classes <= MOST_MAPPED_CLASSES}
-        return self.fill_in(defaults)
 
 
 class WarmstartSettings(TrainingSettings):
@@ -333,16 +338,6 @@ class RefineSettings(TrainingSettings):
             )
 
 
-# Defaults of scoring that depend on the data: decoding an image takes a thousand times as long as decoding a row of a
-# table.
-SCORED_TABLE = {"block_rows": 128, "pilot_draws": 2000, "proposal_draws": 10_000}
-SCORED_IMAGES = {"block_rows": 8, "pilot_draws": 500, "proposal_draws": 2000}
-
-
-def _scored_default(name: str) -> str:
-    return f"{SCORED_TABLE[name]:,}; images: {SCORED_IMAGES[name]:,}"
-
-
 class PosteriorSettings(ComputedSettings):
     """Settings of `posterior`."""
 
@@ -376,12 +371,8 @@ class PosteriorSettings(ComputedSettings):
         None,
         "Rows in a block, the unit of work, randomness and resumption.",
         ge=1,
-        default_text=_scored_default("block_rows"),
+        default_text=_by_kind("block_rows"),
     )
-
-    def settle(self: SettingsT, *, are_images: bool) -> SettingsT:
-        """The settings with the defaults that depend on the kind of data filled in."""
-        return self.fill_in(SCORED_IMAGES if are_images else SCORED_TABLE)
 
 
 class DensitySettings(PosteriorSettings):
@@ -398,13 +389,13 @@ class DensitySettings(PosteriorSettings):
         None,
         "Weighted draws that refine the proposal of a row; 0 fits it to the chains alone, as in the paper.",
         ge=0,
-        default_text=_scored_default("pilot_draws"),
+        default_text=_by_kind("pilot_draws"),
     )
     proposal_draws: int | None = _proposal(
         None,
         "Draws from the proposal that estimate the density of a row.",
         ge=10,
-        default_text=_scored_default("proposal_draws"),
+        default_text=_by_kind("proposal_draws"),
     )
     regulariser: float = _proposal(
         1e-3, "Added to the proposal's covariances, as a share of the mean variance of the row's draws.", ge=0.0
@@ -447,17 +438,18 @@ class EvaluateSettings(ComputedSettings):
     typicality_draws: int = _metrics(64, "Importance-sampling draws per row in the typicality test.", ge=4)
 
 
-STAGE_SETTINGS: dict[str, type[StageSettings]] = {
-    settings.stage: settings
-    for settings in (
-        PrepareSettings,
-        WarmstartSettings,
-        RefineSettings,
-        PosteriorSettings,
-        DensitySettings,
-        EvaluateSettings,
-    )
-}
+class PipelineSettings(NamedTuple):
+    """The settings of the stages of `fit`."""
+
+    prepare: PrepareSettings
+    warmstart: WarmstartSettings
+    refine: RefineSettings
+    density: DensitySettings
+    evaluate: EvaluateSettings
+
+
+_STAGES = (PrepareSettings, WarmstartSettings, RefineSettings, PosteriorSettings, DensitySettings, EvaluateSettings)
+STAGE_SETTINGS: dict[str, type[StageSettings]] = {settings.stage: settings for settings in _STAGES}
 
 
 class SlurmRequest(StageSettings):
@@ -469,17 +461,13 @@ class SlurmRequest(StageSettings):
     cpus_per_task: int = _tasks(4, "CPUs per task, and threads.", ge=1)
     gpus_per_task: int = _tasks(0, "GPUs per task; a task fails if TensorFlow cannot use them.", ge=0)
     time: str = _tasks(
-        "02:00:00",
-        "Time limit per task, as in sbatch; a task that needs more is requeued.",
-        metavar="TIME",
+        "02:00:00", "Time limit per task, as in sbatch; a task that needs more is requeued.", metavar="TIME"
     )
     partition: str | None = _tasks(None, "Partition, as in sbatch.", metavar="NAME")
     account: str | None = _tasks(None, "Account, as in sbatch.", metavar="NAME")
     array_limit: int | None = _tasks(None, "Largest number of tasks at a time.", ge=1, default_text="all")
     setup: str | None = _tasks(
-        None,
-        "File with shell commands (module load …) and #SBATCH lines for both jobs.",
-        metavar="FILE",
+        None, "File with shell commands (module load …) and #SBATCH lines for both jobs.", metavar="FILE"
     )
 
     def check_combination(self) -> None:

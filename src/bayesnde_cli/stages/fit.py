@@ -11,7 +11,7 @@ from bayesnde_cli import stopping
 from bayesnde_cli.errors import BadArtifact, SettingsDiffer, StaleArtifact
 from bayesnde_cli.formatting import Advance, Report
 from bayesnde_cli.runs.layout import RunLayout
-from bayesnde_cli.settings.resolve import FitSettings
+from bayesnde_cli.settings.stage_settings import PipelineSettings
 from bayesnde_cli.stages.evaluate import Evaluated, run_evaluate
 from bayesnde_cli.stages.loading import EngineFactory
 from bayesnde_cli.stages.prepare import Prepared, run_prepare
@@ -52,7 +52,7 @@ class Fitted:
 def run_fit(
     layout: RunLayout,
     data: Sequence[Path],
-    settings: FitSettings,
+    settings: PipelineSettings,
     report: Report,
     *,
     stdin: BinaryIO,

@@ -142,7 +142,7 @@ def make_job(layout: RunLayout, asked: Asked, config: PosteriorSettings) -> Job:
     prepared, are_images = upstream["prepare"], model_rows.read_schema(layout).image is not None
     return Job(
         layout=layout,
-        config=config.fill_in({"seed": prepared.seed}).settle(are_images=are_images),
+        config=config.fill_in({"seed": prepared.seed}).with_defaults(are_images=are_images),
         set_name=data.name,
         run_id=prepared.run_id,
         inputs=inputs,

@@ -200,7 +200,9 @@ def _fit(layout: RunLayout, config: TrainingSettings, checkpoints: "Checkpoints"
     from bayesnde_cli.training.loop import Training
 
     train = read_split(layout, "train")
-    config = config.settle(len(train), are_images=read_schema(layout).image is not None, n_classes=train.n_classes)
+    config = config.with_defaults(
+        len(train), are_images=read_schema(layout).image is not None, n_classes=train.n_classes
+    )
     assert config.seed is not None
     seed = derive_seed(config.seed, config.stage)
     values = read_noisy_values(layout, train, seed)

@@ -36,6 +36,10 @@ def fastest(call: Callable[[], object], seconds: float, n_units: int) -> Clocks:
     return Clocks(wall / n_units, cpu / n_units)
 
 
+# Rows, width and number of the products that are tried for the peak.
+PRODUCTS = ((2048, 2048, 1), (2048, 256, 8), (256, 256, 16))
+
+
 class Peak:
     """GFLOP per second of the fastest float32 product: large and layer-sized, compiled by XLA and plain.
 
@@ -50,7 +54,7 @@ class Peak:
 
         self._seconds = seconds
         self._products = []
-        for n_rows, width, n_products in ((2048, 2048, 1), (2048, 256, 8), (256, 256, 16)):
+        for n_rows, width, n_products in PRODUCTS:
             plain = partial(chain, n_products=n_products)
             h, weight = tf.random.normal([n_rows, width]), tf.random.normal([width, width]) / width**0.5
             for function in (plain, tf.function(plain, jit_compile=True, autograph=False)):

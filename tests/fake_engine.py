@@ -20,7 +20,7 @@ from bayesnde_cli import stopping
 from bayesnde_cli.inference.diagnostics import Draws
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.runs.layout import RunLayout
-from bayesnde_cli.runs.manifest import Manifest, describe_outputs
+from bayesnde_cli.runs.manifest import FileRecord, Manifest, describe_outputs
 from bayesnde_cli.settings.stage_settings import PosteriorSettings
 from bayesnde_cli.stages import loading
 from bayesnde_cli.stages.loading import Opened
@@ -124,7 +124,7 @@ def pretend_refined(run: Path, weights: bytes = b"weights") -> None:
     """Give a prepared run something that looks like the outputs of `warmstart` and `refine`."""
     layout = RunLayout(run)
     prepared = Manifest.read(layout.manifest_file("prepare"))
-    inputs = {"prepare/train.parquet": {**prepared.outputs["train.parquet"], "path": "prepare/train.parquet"}}
+    record: FileRecord = {**prepared.outputs["train.parquet"], "path": "prepare/train.parquet"}
     folder = layout.stage_dir("refine")
     layout.weights_file("refine").parent.mkdir(parents=True, exist_ok=True)
     outputs = [layout.weights_file("refine"), layout.latents_file()]
@@ -137,7 +137,7 @@ def pretend_refined(run: Path, weights: bytes = b"weights") -> None:
         identity={"weights": weights.decode()},
         config={},
         seed=0,
-        inputs=inputs,
+        inputs={"prepare/train.parquet": record},
         outputs=describe_outputs(folder, outputs),
         device="cpu",
         started="",

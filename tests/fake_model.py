@@ -31,7 +31,7 @@ class NormalModel:
     def log_density(self, x: np.ndarray, y: np.ndarray | None, seed: int) -> np.ndarray:
         assert y is None or len(y) == len(x)
         self.n_scored += len(x)
-        return -0.5 * np.sum((x - self.shift) ** 2 + np.log(2 * np.pi), axis=1, dtype=np.float64)
+        return np.asarray(-0.5 * np.sum((x - self.shift) ** 2 + np.log(2 * np.pi), axis=1, dtype=np.float64))
 
 
 def install(monkeypatch: pytest.MonkeyPatch, model: NormalModel) -> list[NormalModel]:

@@ -21,7 +21,7 @@ from bayesnde_cli.training.objectives import Objective, Pace, State
 
 def install() -> None:
     """Have the training stages of this process run such rounds."""
-    recipes.phases_of = _phases  # type: ignore[assignment]
+    recipes.phases_of = _phases
     selection.ValidationCheck = _Check  # type: ignore[assignment,misc]
 
 
@@ -75,7 +75,8 @@ class _Check:
 
     def __call__(self, weights: Parameters) -> dict[str, float | None]:
         figure = float(tf.sin(100.0 * _size(weights))) + self._offset
-        return {"marginal": figure, "marginal_se": 0.1, "plug_in": -figure} | dict.fromkeys(DIAGNOSTICS, figure)
+        figures: dict[str, float | None] = {"marginal": figure, "marginal_se": 0.1, "plug_in": -figure}
+        return figures | dict.fromkeys(DIAGNOSTICS, figure)
 
 
 def _size(weights: Parameters) -> tf.Tensor:

@@ -71,8 +71,8 @@ class LinearEngine:
     n_scored: int = 0
 
     def sample(self, rows: Rows, seed: int) -> Draws:
-        empty = np.zeros((len(rows.x), 1, 1, 1), np.float32)
-        return Draws(empty, *(np.zeros(len(rows.x)) for _ in range(5)), empty[:, 0])
+        empty, zeros = np.zeros((len(rows.x), 1, 1, 1), np.float32), np.zeros(len(rows.x))
+        return Draws(empty, zeros, zeros, zeros, zeros, zeros, empty[:, 0])
 
     def diagnostics(self, draws: Draws) -> dict[str, np.ndarray]:
         return {name: np.ones(len(draws.z)) for name in ("ess_min", "rhat_max")}

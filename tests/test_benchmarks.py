@@ -6,6 +6,7 @@ import math
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +20,10 @@ from bayesnde_cli.runs.layout import RunLayout
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
-def _loaded(name: str):
+def _loaded(name: str) -> Any:
     spec = importlib.util.spec_from_file_location(f"{name}_benchmark", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.syspath_prepend(FOLDER)  # as for a script: scoring.py imports timing.py
@@ -30,50 +33,59 @@ def _loaded(name: str):
 
 
 @pytest.fixture(scope="module")
-def benchmark():
+def benchmark() -> Any:
     return _loaded("training")
 
 
 @pytest.fixture(scope="module")
-def scoring():
+def scoring() -> Any:
     return _loaded("scoring")
 
 
-@pytest.mark.slow
-def test_a_run_prints_a_line_and_writes_sound_figures(benchmark, tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(benchmark, "SHAPES", ((2, 1),))  # residual networks take XLA ten seconds
-    path = tmp_path / "training.json"
-    arguments = ["--only", "elbo", "--seconds", "0.05", "--rows", "512", "--width", "16", "--json", str(path)]
-    benchmark.main(arguments)
+def _run(module: Any, tmp_path: Path, *arguments: str) -> tuple[dict[str, Any], int]:
+    """The only case of a run of a benchmark, and the number of its figures, which are finite and above 0."""
+    path = tmp_path / "figures.json"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(sys.modules["timing"], "PRODUCTS", ((64, 64, 1),))
+        module.main([*arguments, "--json", str(path)])
     [case] = json.loads(path.read_text("utf-8"))["cases"]
     figures = [value for value in case.values() if isinstance(value, float)]
-    assert len(figures) == 9
     assert all(math.isfinite(figure) and figure > 0.0 for figure in figures)
+    return case, len(figures)
+
+
+def _first_words(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.slow
+def test_a_run_prints_a_line_and_writes_sound_figures(
+    benchmark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmark, "SHAPES", ((2, 1),))  # residual networks take XLA ten seconds
+    sizes = ["--seconds", "0.05", "--rows", "512", "--width", "16"]
+    case, n_figures = _run(benchmark, tmp_path, "--only", "elbo", *sizes)
+    assert n_figures == 9
     # 256 rows; 4 products between hidden layers of 16. Encoder 2 -> 16 and two heads 16 -> 1, decoder 1 -> 16, 16 -> 2.
     encoder, decoder = 32 + 4 * 256 + 2 * 16, 16 + 4 * 256 + 2 * 32
     assert case["gflop"] == pytest.approx(3 * 2 * 256 * (encoder + decoder) / 1e9)
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["TensorFlow", "objective", "elbo"]
+    assert _first_words(capsys) == ["TensorFlow", "objective", "elbo"]
 
 
 @pytest.mark.slow
-def test_the_gradient_of_images_is_timed(tmp_path, capsys) -> None:
-    images, path = _loaded("images"), tmp_path / "images.json"
+def test_the_gradient_of_images_is_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--size", "4", "--channels", "2", "--rows", "3", "--seconds", "0.03"]
-    images.main(["--only", "gradient", *sizes, "--json", str(path)])
-    [case] = json.loads(path.read_text("utf-8"))["cases"]
-    figures = [value for value in case.values() if isinstance(value, float)]
-    assert len(figures) == 9
-    assert all(math.isfinite(figure) and figure > 0.0 for figure in figures)
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["TensorFlow", "case", "gradient"]
+    assert _run(_loaded("images"), tmp_path, "--only", "gradient", *sizes)[1] == 9
+    assert _first_words(capsys) == ["TensorFlow", "case", "gradient"]
 
 
-def test_an_unknown_objective_is_refused(benchmark, capsys) -> None:
+def test_an_unknown_objective_is_refused(benchmark: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         benchmark.main(["--only", "gan"])
     assert "invalid choice: 'gan'" in capsys.readouterr().err
 
 
-def test_calls_left_out_are_counted_at_the_mean_of_those_made(scoring) -> None:
+def test_calls_left_out_are_counted_at_the_mean_of_those_made(scoring: Any) -> None:
     meter = scoring.Meter(seconds=0.0)
     segment = meter.timed("hmc", lambda index: index)
     assert [segment(index) for index in range(5)] == [0] * 5  # one is made whatever it takes
@@ -87,15 +99,13 @@ def test_calls_left_out_are_counted_at_the_mean_of_those_made(scoring) -> None:
 
 
 @pytest.mark.slow
-def test_scoring_a_block_is_timed_part_by_part(scoring, tmp_path, capsys, monkeypatch) -> None:
+def test_scoring_a_block_is_timed_part_by_part(
+    scoring: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scoring, "SHAPES", ((2, 1),))
-    path = tmp_path / "scoring.json"
     sizes = ["--seconds", "0.03", "--block-rows", "4", "--width", "16"]
-    scoring.main(["--only", "2x1", "--budgets", "paper", *sizes, "--json", str(path)])
-    [case] = json.loads(path.read_text("utf-8"))["cases"]
-    figures = [value for value in case.values() if isinstance(value, float)]
-    assert len(figures) == 13
-    assert all(math.isfinite(figure) and figure > 0.0 for figure in figures)
+    case, n_figures = _run(scoring, tmp_path, "--only", "2x1", "--budgets", "paper", *sizes)
+    assert n_figures == 13
     # A gradient: forward and back to z through 1 -> 16, 4 times 16 -> 16, and two heads 16 -> 2.
     assert case["gflop_per_second"] / case["gradients_per_second"] == pytest.approx(4 * (16 + 4 * 256 + 64) / 1e9)
     assert sum(case["shares"].values()) == pytest.approx(1.0)
@@ -103,19 +113,17 @@ def test_scoring_a_block_is_timed_part_by_part(scoring, tmp_path, capsys, monkey
     # 1200 transitions in calls of 25, 20,000 draws for 4 rows in calls of 16,384 latents.
     assert {name: count.split("/")[1] for name, count in case["calls"].items()} == {"hmc": "48", "proposal": "5"}
     assert case["rows_per_second"] * case["block_seconds"] == pytest.approx(4)
-    first_words = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert first_words == ["TensorFlow", "shape", "2x1", "calls:"]
+    assert _first_words(capsys) == ["TensorFlow", "shape", "2x1", "calls:"]
 
 
 def _scores(log_density: list[float], n_gradients: int) -> dict[str, np.ndarray]:
     n_rows = len(log_density)
-    return {
-        "log_density_scaled": np.array(log_density), "mc_se": np.full(n_rows, 0.1), "reliable": np.ones(n_rows, bool),
-        "n_gradients": np.full(n_rows, n_gradients), "n_likelihoods": np.full(n_rows, 7),
-    }  # fmt: skip
+    scores = {"log_density_scaled": np.array(log_density), "mc_se": np.full(n_rows, 0.1)}
+    scores |= {"n_gradients": np.full(n_rows, n_gradients), "n_likelihoods": np.full(n_rows, 7)}
+    return scores | {"reliable": np.ones(n_rows, bool)}
 
 
-def test_errors_are_those_against_the_mean_of_the_references(scoring) -> None:
+def test_errors_are_those_against_the_mean_of_the_references(scoring: Any) -> None:
     references = [_scores([0.9, 2.0, 3.0, math.nan], 1), _scores([1.1, 2.0, 3.0, 4.0], 1)]
     scores = {
         "paper": _scores([1.2, 2.2, 2.8, 4.0], 100),
@@ -135,7 +143,9 @@ def test_errors_are_those_against_the_mean_of_the_references(scoring) -> None:
     assert found["reaches_paper"] == {"fair": True, "dear": False, "poor": False}
 
 
-def test_a_fitted_run_gets_a_table_of_errors(scoring, fitted, engines, tmp_path, capsys) -> None:
+def test_a_fitted_run_gets_a_table_of_errors(
+    scoring: Any, fitted: Path, engines: list, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "scoring.json"
     scoring.main(["--only", "--run", str(fitted), "--rows", "9", "--json", str(path)])
     errors = json.loads(path.read_text("utf-8"))["errors"]
@@ -143,12 +153,9 @@ def test_a_fitted_run_gets_a_table_of_errors(scoring, fitted, engines, tmp_path,
     assert list(errors["variants"]) == ["paper", "default, first try", "default", "paper's proposal draws"]
     # The long run, the paper's budget, the default without and with escalation, and with more proposal draws;
     # the last two draw nothing themselves.
-    assert [(engine.config.draws, engine.config.escalations) for engine in engines] == [
-        (1600, 0), (400, 0), (100, 0), (100, 2), (100, 0)
-    ]  # fmt: skip
-    assert [(engine.n_sampled, engine.n_scored) for engine in engines] == [
-        (2, 2), (1, 1), (1, 1), (0, 1), (0, 1)
-    ]  # fmt: skip
+    budgets = [(engine.config.draws, engine.config.escalations) for engine in engines]
+    assert budgets == [(1600, 0), (400, 0), (100, 0), (100, 2), (100, 0)]
+    assert [(engine.n_sampled, engine.n_scored) for engine in engines] == [(2, 2), (1, 1), (1, 1), (0, 1), (0, 1)]
     out = capsys.readouterr().out
     assert "default: the paper's median error with at most 20% of its gradients: " in out
 
@@ -162,7 +169,9 @@ def test_what_compiling_took_is_what_first_calls_took_beyond_the_others() -> Non
     assert sharding.Process(wall=9.0, cpu=8.0, startup_cpu=5.0).work_cpu == 3.0
 
 
-def test_rows_that_are_made_up_in_pieces_are_as_many_as_asked_for(tmp_path, monkeypatch) -> None:
+def test_rows_that_are_made_up_in_pieces_are_as_many_as_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     many_rows = _loaded("many_rows")
     monkeypatch.setattr(many_rows, "_PIECE", 40)
     table = many_rows.pq.read_table(many_rows._rows(tmp_path / "rows.parquet", 100))
@@ -170,7 +179,7 @@ def test_rows_that_are_made_up_in_pieces_are_as_many_as_asked_for(tmp_path, monk
     assert len(set(table["a"].to_pylist())) == 100
 
 
-def test_a_block_that_stands_in_for_another_is_read_as_that_one(tmp_path) -> None:
+def test_a_block_that_stands_in_for_another_is_read_as_that_one(tmp_path: Path) -> None:
     many_rows, layout = _loaded("many_rows"), RunLayout(tmp_path)
     plan = Plan(stage="density", set_name="test", run_id="r" * 16, n_rows=30_000, block_rows=2, seed=1)
     table = pa.table({"row_id": [0, 1]})

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,15 +29,8 @@ from bayesnde_cli.runs.manifest import require
 from bayesnde_cli.runs.parquet_files import read_table
 from bayesnde_cli.settings.declare import StageSettings
 from bayesnde_cli.settings.resolve import resolve
-from bayesnde_cli.settings.stage_settings import (
-    DensitySettings,
-    PosteriorSettings,
-    PrepareSettings,
-    RefineSettings,
-    WarmstartSettings,
-)
+from bayesnde_cli.settings.stage_settings import STAGE_SETTINGS
 from bayesnde_cli.stages import loading, prepare, score, scoring_job, train
-from bayesnde_cli.stages.loading import Opened
 from bayesnde_cli.tables.columns import Kind
 from bayesnde_cli.tables.model_rows import read_schema
 from bayesnde_cli.tables.sources import made_up_names, normalise_words, sources_of
@@ -46,7 +39,6 @@ from bayesnde_cli.tables.splits import MIN_ROWS
 # The column of the classes in the run of a conditional model.
 _CLASS_COLUMN = "y"
 _OTHER_RUN = "give another directory as `run`, or remove this one to make it anew"
-SettingsT = TypeVar("SettingsT", bound=StageSettings)
 
 
 class UnreliableDensity(UserWarning):
@@ -125,8 +117,8 @@ class BayesNDE(DensityMixin, BaseEstimator):
         """
         seed = None if self.random_state is None else _to_seed(self.random_state)
         class_column = _CLASS_COLUMN if self.conditional else None
-        config = self._resolve(PrepareSettings, seed=seed, condition=class_column)
-        warmstart, refine = self._resolve(WarmstartSettings), self._resolve(RefineSettings)
+        config = self._resolve("prepare", seed=seed, condition=class_column)
+        warmstart, refine = self._resolve("warmstart"), self._resolve("refine")
         rows = _check_rows(self, X, names=None, allow_missing=config.missing == "drop", min_rows=MIN_ROWS)
         folder, report = _RunFolder(self.run), _Report(quiet=not self.verbose)
         layout = RunLayout(folder.path)
@@ -145,15 +137,13 @@ class BayesNDE(DensityMixin, BaseEstimator):
         NaN is a missing cell: such a row gets the density of its other cells. An `UnreliableDensity` warning counts the
         rows that are not reliable.
         """
-        table = self.density_table(X, y)
-        self._warn_of_doubts(table)
+        table = self._table_with_doubts(X, y)
         log_density = table["log_density"].to_numpy()
         return (log_density, table["mc_se"].to_numpy()) if return_se else log_density
 
     def score(self, X: Any, y: Any = None) -> float:
         """The mean log-density, in nats and in the units of X, of complete rows where it is finite."""
-        table = self.density_table(X, y)
-        self._warn_of_doubts(table)
+        table = self._table_with_doubts(X, y)
         is_complete = table["n_observed"].to_numpy() == len(read_schema(RunLayout(self.run_)).features)
         if not is_complete.any():
             raise ValueError("every row has missing cells: their densities are different quantities and have no mean")
@@ -161,13 +151,14 @@ class BayesNDE(DensityMixin, BaseEstimator):
         is_finite = np.isfinite(log_density)
         return float(np.mean(log_density[is_finite])) if is_finite.any() else float("nan")
 
-    @staticmethod
-    def _warn_of_doubts(table: pa.Table) -> None:
+    def _table_with_doubts(self, X: Any, y: Any) -> pa.Table:
+        table = self.density_table(X, y)
         n_doubtful = table.num_rows - int(np.sum(table["reliable"].to_numpy()))
         if n_doubtful:
             rows = counted(table.num_rows, "log-density", "log-densities")
             text = f"{n_doubtful:,} of {rows} are not reliable; density_table(X) has the verdicts"
             warnings.warn(text, UnreliableDensity, stacklevel=3)
+        return table
 
     @_raise_value_errors
     def density_table(self, X: Any, y: Any = None) -> pa.Table:
@@ -177,7 +168,7 @@ class BayesNDE(DensityMixin, BaseEstimator):
         """
         check_is_fitted(self, "run_")
         rows = _check_rows(self, X, names=self._names, allow_missing=True, min_rows=1)
-        layout, config = RunLayout(self.run_), self._resolve(DensitySettings)
+        layout, config = RunLayout(self.run_), self._resolve("density")
         with _write_file(rows, y, read_schema(layout).condition) as file:
             asked, report = scoring_job.Asked(data=[file]), _Report(quiet=not self.verbose)
             try:
@@ -202,7 +193,7 @@ class BayesNDE(DensityMixin, BaseEstimator):
         if n_samples < 1:
             raise ValueError(f"n_samples must be at least 1, found n_samples={n_samples}")
         seed = None if random_state is None else _to_seed(random_state)
-        run = fitted_run(RunLayout(self.run_), self._resolve(DensitySettings, seed=seed))
+        run = fitted_run(RunLayout(self.run_), self._resolve("density", seed=seed))
         classes: tuple[int, ...] = ()
         if condition is not None:  # spelled as in a column: True is `true`, 1.0 is `1`
             classes = (run.class_index(str(normalise_words(pa.array(np.array([condition])).cast(pa.string()))[0])),)
@@ -253,32 +244,29 @@ class BayesNDE(DensityMixin, BaseEstimator):
 
     def _open(self, folder: "_RunFolder") -> None:
         self._folder = folder
-        self._engines: dict[PosteriorSettings, Opened] = {}
+        self._engines: dict[StageSettings, loading.Opened] = {}
         self.run_ = folder.path
         schema = read_schema(RunLayout(self.run_))
         if schema.classes:
             self.classes_ = np.array(schema.classes, np.int64 if schema.classes_are_whole else None)
 
-    def _engine(self, layout: RunLayout, config: PosteriorSettings) -> Opened:
+    def _engine(self, layout: RunLayout, config: Any) -> loading.Opened:
         """The engine of these settings, opened once."""
         if config not in self._engines:
             self._engines[config] = loading.open_engine(layout, config)
         return self._engines[config]
 
-    def _resolve(self, settings_class: type[SettingsT], **flags: Any) -> SettingsT:
+    def _resolve(self, stage: str, **flags: Any) -> Any:
         """The settings of a stage."""
         settings = {} if self.settings is None else self.settings
         if not isinstance(settings, Mapping) or not all("." in str(name) for name in settings):
-            raise BadConfig(
-                'settings must map "stage.key" to a value',
-                found=f"found: {settings!r}",
-                hint='for instance settings={"refine.epochs": 50}',
-            )
+            hint = 'for instance settings={"refine.epochs": 50}'
+            raise BadConfig('settings must map "stage.key" to a value', found=f"found: {settings!r}", hint=hint)
         assignments = [
             f"{name}={','.join(map(str, value)) if isinstance(value, list | tuple) else value}"
             for name, value in settings.items()
         ]
-        return resolve(settings_class, flags=flags, environ={}, preset=self.preset, assignments=assignments)
+        return resolve(STAGE_SETTINGS[stage], flags=flags, environ={}, preset=self.preset, assignments=assignments)
 
 
 class _Report(Console):

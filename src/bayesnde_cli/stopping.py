@@ -32,7 +32,11 @@ class _Request:
         self.is_waiting = False  # in a blocking call that may be interrupted
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """Record the first signal; end the process on a second one."""
+        """Record the first signal; end the process on a second one.
+
+        Python calls it between two bytecodes, so after a compiled call. The system's default action from the first
+        signal on would not help: it could not be installed earlier, and would take a repeated request for a second one.
+        """
         if self.signal_name is None:
             self.signal_name, self.time = signal.Signals(number).name, time.monotonic()
         elif number not in _REPEATED_BY_SYSTEM and time.monotonic() - self.time > _SAME_REQUEST_SECONDS:

@@ -1,13 +1,11 @@
 """Every kind of bad input that we know: how to make it, and the options it is handed in with."""
 
-# ruff: noqa: E501
-
 import gzip
 import io
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,7 +62,7 @@ def _npy(array: np.ndarray, *, pickled: bool = False) -> bytes:
     return buffer.getvalue()
 
 
-def _npz(**arrays: np.ndarray) -> bytes:
+def _npz(**arrays: Any) -> bytes:
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
     return buffer.getvalue()
@@ -167,7 +165,8 @@ CASES = [
     BadInputCase("an id that repeats", _text(good_csv(), "--id", "k")),
     BadInputCase(
         "an offset that float32 cannot hold",
-        _text(_column("t", [f"{1e9 + i % 17 + i / 1e3}" for i in range(80)]), "--scale", "none")),
+        _text(_column("t", [f"{1e9 + i % 17 + i / 1e3}" for i in range(80)]), "--scale", "none"),
+    ),
     BadInputCase("a reserved column name", _text(good_csv("row_id,y,k"))),
     # Options
     BadInputCase("an unknown column", _text(good_csv(), "--drop", "q")),
@@ -185,13 +184,23 @@ CASES = [
     BadInputCase("a lattice asked of fractions", _text(good_csv(), "--type", "x=lattice")),
     BadInputCase("noise for a continuous column", _text(good_csv(), "--dequantize", "x=-1,1")),
     BadInputCase("noise that is no interval", _text(good_csv(), "--dequantize", "k=1,-1")),
-    BadInputCase("numbers with separators of thousands", _text(_column("y", [f'"{i + 1},{i + 100}.5"' for i in range(80)]))),
-    BadInputCase("dates", _text(_column("t", [f"2024-{i % 12 + 1:02d}-{i % 28 + 1:02d} 0{i % 10}:00" for i in range(80)]))),
+    BadInputCase(
+        "numbers with separators of thousands", _text(_column("y", [f'"{i + 1},{i + 100}.5"' for i in range(80)]))
+    ),
+    BadInputCase(
+        "dates", _text(_column("t", [f"2024-{i % 12 + 1:02d}-{i % 28 + 1:02d} 0{i % 10}:00" for i in range(80)]))
+    ),
     BadInputCase("JSON lines", _text('{"x": 1.5}\n' * 60, name="data.jsonl")),
     BadInputCase("a codec that is no text encoding", _text(good_csv(), "--encoding", "rot13")),
     BadInputCase("a number whose square is not finite", _cell(5, 0, "1e300")),
-    BadInputCase("shares too small for a row", _text(good_csv(), "--split-method", "train-test-split", "--split", "0.98,0.01,0.01", "--condition", "k")),
-    BadInputCase("a split column that keeps a class from training", _text(_split_by_class(), "--split-column", "s", "--condition", "k")),
+    BadInputCase(
+        "shares too small for a row",
+        _text(good_csv(), "--split-method", "train-test-split", "--split", "0.98,0.01,0.01", "--condition", "k"),
+    ),
+    BadInputCase(
+        "a split column that keeps a class from training",
+        _text(_split_by_class(), "--split-column", "s", "--condition", "k"),
+    ),
     BadInputCase("a label asked to be a type", _text(good_csv(), "--condition", "k", "--type", "k=lattice")),
     BadInputCase("an outlier crushes a column in float32", _cell(9, 0, "-1e9", "--scale", "minmax")),
     BadInputCase("a run directory that is a file", _text(good_csv(), "--run", "data.csv")),
@@ -212,4 +221,4 @@ CASES = [
     BadInputCase("an ARFF file without data", _text("@relation r\n@attribute x numeric\n")),
     BadInputCase("a sparse ARFF file", _text(_ARFF + "{0 1.5}\n" * 60)),
     BadInputCase("an undeclared ARFF category", _text(_ARFF + "1.5,a\n" * 59 + "1.5,c\n")),
-]  # fmt: skip
+]

@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ def test_the_result_in_words_and_as_json(bayesnde: Callable, evaluated: Path) ->
     assert lines[6] == f"report: {evaluated}/evaluate/test/report.html"
     assert lines[8].split("  ")[-1] == "this model is better by"
     means = {name: figures["mean_log_density"] for name, figures in found["baselines"].items()}
-    best_first = [name.replace("_", " ") for name in sorted(means, key=means.get, reverse=True)]
+    best_first = [name.replace("_", " ") for name in sorted(means, key=means.__getitem__, reverse=True)]
     table = lines[9 : 10 + len(best_first)]
     assert [line.split("  ")[0] for line in table] == ["this model", *best_first]
     gaussian = found["baselines"]["gaussian"]
@@ -90,7 +91,7 @@ def test_missing_and_enormous_values_in_words(evaluated: Path) -> None:
 
 
 def test_requirements_are_checked_every_time_and_their_exit_code_is_5(bayesnde: Callable, evaluated: Path) -> None:
-    def require(*texts: str) -> object:
+    def require(*texts: str) -> Any:
         options = [part for text in texts for part in ("--require", text)]
         return bayesnde("evaluate", "--run", evaluated, *OPTIONS, *options)
 

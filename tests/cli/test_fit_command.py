@@ -14,8 +14,15 @@ from bayesnde_cli.errors import Stopped
 from bayesnde_cli.stages import fit
 
 # Few rows and stand-ins for training, engine and model: the stages themselves are tested elsewhere.
-SETTINGS = {"warmstart.epochs": 1, "refine.epochs": 1, "refine.draws": 2, "density.draws": 4, "density.block_rows": 8}
+SETTINGS: dict[str, object] = {
+    "warmstart.epochs": 1,
+    "refine.epochs": 1,
+    "refine.draws": 2,
+    "density.draws": 4,
+    "density.block_rows": 8,
+}
 SETTINGS |= {"evaluate.generated_rows": 100, "evaluate.typicality_rows": 50, "evaluate.baselines": False}
+SETTINGS["prepare.scale"] = "standard"
 SMALL = [text for key, value in SETTINGS.items() for text in ("--set", f"{key}={value}")]
 
 

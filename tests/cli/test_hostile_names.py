@@ -63,7 +63,7 @@ def test_names_are_spelled_out_for_people_and_kept_in_tables(
     import fake_model
 
     fake_model.install(monkeypatch, fake_model.NormalModel(n_columns=len(NAMES)))
-    _, err = run("prepare", "d.csv", "--condition", CONDITION)
+    _, err = run("prepare", "d.csv", "--condition", CONDITION, "--scale", "standard")
     assert "\\x1b[31mred" in err
     fake_engine.pretend_refined(Path("run"))
     assert _is_harmless(run("density", *SMALL)[0])

@@ -5,6 +5,7 @@ import io
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -34,7 +35,8 @@ def _prepare(folder: Path, *, highest: int = 256, is_conditional: bool = True) -
 
     images = np.random.default_rng(1).integers(0, highest, (300, 2, 2), np.uint8)
     images[0] = highest - 1
-    np.savez(folder / "a.npz", images=images, **({"k": np.array(list("abc") * 100)} if is_conditional else {}))
+    labels: dict[str, Any] = {"k": np.array(list("abc") * 100)} if is_conditional else {}
+    np.savez(folder / "a.npz", images=images, **labels)
     options = ["--condition", "k"] if is_conditional else []
     assert run(["prepare", str(folder / "a.npz"), *options, "--run", str(folder / "images"), "-q"]) == 0
     fake_engine.pretend_refined(folder / "images")
@@ -91,11 +93,11 @@ def test_one_class_is_a_square_and_an_svg_tells_class_density_and_error(
     assert outcome.err.endswith(f"{tmp_path}/S.PNG: 7 images of 2 x 2\n")
     shown = _images(tmp_path / "S.PNG", 3, 3).reshape(9, 2, 2)
     assert np.array_equal(shown[:7], _pixels(_rows(bayesnde("sample", *options).out)))
-    options = ("2", "--condition", "all", "--with-density", "--run", images)
-    assert bayesnde("sample", *options, "--out", tmp_path / "s.svg").code == 0
+    with_density = ("2", "--condition", "all", "--with-density", "--run", images)
+    assert bayesnde("sample", *with_density, "--out", tmp_path / "s.svg").code == 0
     found = ElementTree.fromstring((tmp_path / "s.svg").read_bytes())
     assert [item.text for item in found.iter(f"{SVG}text")] == ["a", "b", "c"]
-    rows = sorted(_rows(bayesnde("sample", *options).out), key=lambda row: row["k"])
+    rows = sorted(_rows(bayesnde("sample", *with_density).out), key=lambda row: row["k"])
     hints = [image.findtext(f"{SVG}title") for image in found.iter(f"{SVG}image")]
     assert hints == [
         f"{row['k']}, log-density {float(row['log_density']):,.3f}, s.e. {float(row['mc_se']):.3f}" for row in rows

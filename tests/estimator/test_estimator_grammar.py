@@ -77,7 +77,8 @@ def test_unknown_settings_and_missing_cells_are_value_errors_with_a_way_out(rows
     with pytest.raises(ValueError, match="did you mean 'epochs'") as unknown:
         BayesNDE(settings={"refine.epoch": 3}).fit(rows)
     assert str(unknown.value).startswith("settings has an unknown setting 'refine.epoch'\n")
-    for settings in ({"epochs": 3}, ["refine.epochs=3"]):
+    wrong: list[Any] = [{"epochs": 3}, ["refine.epochs=3"]]
+    for settings in wrong:
         with pytest.raises(ValueError, match="settings must map") as refused:
             BayesNDE(settings=settings).fit(rows)
         assert str(refused.value) == (

@@ -1,7 +1,7 @@
 """Commands that question a fitted run: `sample`, `outliers`, `classify`, `grid`."""
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ _PICTURES = (".png", ".svg")
 def sample(
     call: Call,
     config: DensitySettings,
-    n_rows: int = argument("N", "Number of rows; with --condition all, of each class."),
+    n_rows: int = argument("N", "Number of rows; with --condition all, of each class.", min=1),
     condition: str | None = option(
         "CLASS|all", "Class to draw, or all in turn. [default: classes as frequent as in training]"
     ),
@@ -58,8 +58,6 @@ def sample(
     from bayesnde_cli.answers.sample import BLOCK_ROWS, Sampler, check_sheet, sort_by_density
     from bayesnde_cli.stages import loading
 
-    if n_rows < 1:
-        raise BadUsage("a sample has at least one row", found=f"N: {n_rows}", hint="give a positive number of rows")
     if order not in (None, "density"):
         raise bad_choice("--order", order, ("density",))
     is_sheet = format is None and out.suffix.lower() in _PICTURES and not out.is_dir()
@@ -104,9 +102,9 @@ def outliers(
     call: Call,
     config: DensitySettings,
     data: list[Path] | None = DATA,
-    top: int | None = option("N", "Number of rows to list. [default: 10]"),
+    top: int | None = option("N", "Number of rows to list. [default: 10]", min=1),
     quantile: float | None = option("SHARE", "Share of the rows to list, for instance 0.01."),
-    observed: int | None = option("N", "Rank the rows that have N observed cells. [default: all cells]"),
+    observed: int | None = option("N", "Rank the rows that have N observed cells. [default: all cells]", min=1),
     out: Path | None = option("FILE|-", "File for the rows; - is stdout.", "--out", "-o"),
     format: str | None = FORMAT,
 ) -> None:
@@ -127,7 +125,6 @@ def outliers(
         raise BadUsage("--top and --quantile both say how many rows", found="both", hint="leave one of them out")
     if quantile is not None and not 0 < quantile <= 1:
         raise BadUsage("--quantile is a share", found=f"--quantile {quantile:g}", hint="give one above 0 and up to 1")
-    _require_positive(top=top, observed=observed)
     chosen = output_format(out, format, is_json=call.json)
     wanted = Wanted(10 if top is None else top, quantile, observed)
     found = run_outliers(call.layout, call.asked(data), config, call.console, wanted, factory=call.open_engine)
@@ -136,12 +133,6 @@ def outliers(
     elif not call.json:
         _show_rows(call, found.table)
     call.finish(found, out)
-
-
-def _require_positive(**options: int | None) -> None:
-    for name, value in options.items():
-        if value is not None and value < 1:
-            raise BadUsage(f"--{name} must be at least 1", found=f"--{name} {value}", hint="give a positive number")
 
 
 def _show_rows(call: Call, table: "pa.Table") -> None:
@@ -213,13 +204,12 @@ def classify(
         classifier = Classifier(fitted, opened, weights, Effort(effort))
         counts = Classified(job.set_name, fitted.classes, classifier.truth_column(rows))
 
-        def count(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-            for batch in batches:
-                counts.add(batch)
-                yield batch
+        def count(batch: "pa.RecordBatch") -> "pa.RecordBatch":
+            counts.add(batch)
+            return batch
 
         with call.console.progress("classifying", rows.n_rows, "rows") as advance:
-            batches = count(with_progress(classifier.batches(rows), advance))
+            batches = with_progress(map(count, classifier.batches(rows)), advance)
             write_rows(out, chosen, classifier.columns(rows), batches)
     call.finish(counts, out)
 
@@ -236,7 +226,7 @@ def grid(
         "CLASS", "Condition on this class. [default: all classes, as frequent as in training]"
     ),
     at: list[str] | None = option("COL=VALUE", "Condition on this value of another column; repeatable."),
-    draws: int = option("N", "Latents to average over.", default=2**19),
+    draws: int = option("N", "Latents to average over.", default=2**19, min=1),
     out: Path | None = option(
         "FILE|-", "File for the table; - is stdout. [default: -, unless --picture is given]", "--out", "-o"
     ),
@@ -261,14 +251,10 @@ def grid(
 
     if out is None and picture is None and not call.json:
         out = Path("-")
-    _require_positive(draws=draws)
     chosen = output_format(out, format, is_json=call.json)
     if picture is not None and picture.suffix.lower() not in _PICTURES:
-        raise BadUsage(
-            f"--picture {picture}: the ending '{picture.suffix}' is not that of a picture",
-            found=f"endings: {', '.join(_PICTURES)}",
-            hint="use another ending",
-        )
+        what = f"--picture {picture}: the ending '{picture.suffix}' is not that of a picture"
+        raise BadUsage(what, found=f"endings: {', '.join(_PICTURES)}", hint="use another ending")
     fitted = fitted_run(call.layout, config)
     axes = grid_axes(fitted, (first, second), points, range)
     class_index = None if condition is None else fitted.class_index(condition)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bayesnde_cli import __version__, stopping
-from bayesnde_cli.errors import BadUsage, BayesndeError, OutputClosed, Stopped, nearest_hint
+from bayesnde_cli.errors import BadUsage, BayesndeError, CannotWrite, OutputClosed, Stopped, unknown_word
 
 if TYPE_CHECKING:
     import typer
@@ -97,16 +97,15 @@ def _explain(error: Exception, arguments: list[str], console: "Console") -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if isinstance(error, OSError) and error.errno in _OUTPUT_ERRORS and error.filename is None:
-        console.error(
-            f"error: cannot write the output\n  {os.strerror(error.errno)}\nhint: free some space and run again"
-        )
+        hint = "free some space and run again"
+        console.error(str(CannotWrite("cannot write the output", found=os.strerror(error.errno), hint=hint)))
         return 2
     if hasattr(error, "format_message"):  # a usage error of the option parser
         message = error.format_message()
         if message.startswith("Usage:"):  # no command given: the message is the help itself
             print(message, file=sys.stderr)
         else:
-            console.error(str(usage_error(error, arguments)))
+            console.error(str(_usage_error(error, arguments)))
         return 2
     import traceback
 
@@ -120,11 +119,8 @@ def run_command(arguments: list[str]) -> int:
     is_completing = any(name.endswith("_BAYESNDE_COMPLETE") for name in os.environ)
     loaded = set(COMMANDS) if is_completing else set(arguments) & set(COMMANDS)
     if not is_completing and arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
-        raise BadUsage(
-            f"there is no command '{arguments[0]}'",
-            found=f"commands: {', '.join(COMMANDS)}",
-            hint=nearest_hint(arguments[0], list(COMMANDS), "see `bayesnde --help`"),
-        )
+        what, otherwise = f"there is no command '{arguments[0]}'", "see `bayesnde --help`"
+        raise unknown_word(what, arguments[0], list(COMMANDS), label="commands", otherwise=otherwise)
     import typer.main
 
     code = typer.main.get_command(_app(loaded)).main(args=arguments, prog_name="bayesnde", standalone_mode=False)
@@ -171,7 +167,7 @@ def _app(loaded: set[str]) -> "typer.Typer":
     return app
 
 
-def usage_error(error: Any, arguments: Sequence[str]) -> BadUsage:
+def _usage_error(error: Any, arguments: Sequence[str]) -> BayesndeError:
     """The message for an exception of the option parser, whose classes are known by their attributes alone."""
     name = next((word for word in arguments if word in COMMANDS), None)
     option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
@@ -190,7 +186,7 @@ def usage_error(error: Any, arguments: Sequence[str]) -> BadUsage:
     )
 
 
-def _unknown_option(name: str, option: str, known: Sequence[str]) -> BadUsage:
+def _unknown_option(name: str, option: str, known: Sequence[str]) -> BayesndeError:
     """The message for an option that a command does not have; it names the stages that have such a setting."""
     from bayesnde_cli.settings.stage_settings import STAGE_SETTINGS
 
@@ -201,5 +197,4 @@ def _unknown_option(name: str, option: str, known: Sequence[str]) -> BadUsage:
         ways = [f"--set {stage}.{key}=VALUE" if "--set" in known else f"`bayesnde {stage}`" for stage in stages]
         hint = f"{'write' if '--set' in known else 'give it to'} {' or '.join(ways)}"
         return BadUsage(what, found=f"{key} is a setting of: {', '.join(stages)}", hint=hint)
-    hint = nearest_hint(option, known, f"see `bayesnde {name} --help`")
-    return BadUsage(what, found=f"known: {', '.join(known)}", hint=hint)
+    return unknown_word(what, option, known, label="known", otherwise=f"see `bayesnde {name} --help`")

@@ -57,9 +57,9 @@ def flag(help: str, *flags: str) -> Any:
     return option(None, help, *flags, default=False)
 
 
-def argument(metavar: str, help: str, default: Any = ...) -> Any:
+def argument(metavar: str, help: str, default: Any = ..., min: int | None = None) -> Any:
     """An argument of one command, required unless it has a default."""
-    return typer.Argument(default, metavar=metavar, help=help, show_default=False)
+    return typer.Argument(default, metavar=metavar, help=help, min=min, show_default=False)
 
 
 # Options and arguments of several commands.

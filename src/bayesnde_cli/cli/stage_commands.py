@@ -4,19 +4,11 @@ import functools
 import itertools
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bayesnde_cli.cli.options import DATA, FORMAT, SHARD, TABLE, Call, argument, flag, option, with_options
 from bayesnde_cli.errors import BadUsage, bad_choice
-from bayesnde_cli.settings.stage_settings import (
-    DensitySettings,
-    EvaluateSettings,
-    PosteriorSettings,
-    PrepareSettings,
-    RefineSettings,
-    SlurmRequest,
-    WarmstartSettings,
-)
+from bayesnde_cli.settings import stage_settings
 
 if TYPE_CHECKING:
     from bayesnde_cli.stages.score import DensityResult
@@ -24,8 +16,8 @@ if TYPE_CHECKING:
 _STAGE_OPTIONS = ("run", "restart", "json", "quiet", "verbose")
 
 
-@with_options("assignments", *_STAGE_OPTIONS, config=PrepareSettings)
-def fit(call: Call, config: PrepareSettings, data: list[Path] = TABLE) -> None:
+@with_options("assignments", *_STAGE_OPTIONS, config=stage_settings.PrepareSettings)
+def fit(call: Call, config: stage_settings.PrepareSettings, data: list[Path] = TABLE) -> None:
     """Go from a table to a report: prepare, warmstart, refine, density of the test rows, evaluate.
 
     Run it again to resume; finished stages are skipped. --restart replaces stages that were made with other settings
@@ -38,31 +30,21 @@ def fit(call: Call, config: PrepareSettings, data: list[Path] = TABLE) -> None:
       bayesnde fit data.csv --preset fast --run first
       bayesnde fit vehicle.csv --condition class --set refine.epochs=50
     """
-    from bayesnde_cli.settings.stage_settings import PipelineSettings
     from bayesnde_cli.stages.fit import run_fit
 
-    settings = PipelineSettings(
+    settings = stage_settings.PipelineSettings(
         config,
-        call.resolve(WarmstartSettings),
-        call.resolve(RefineSettings),
-        call.resolve(DensitySettings),
-        call.resolve(EvaluateSettings),
+        call.resolve(stage_settings.WarmstartSettings),
+        call.resolve(stage_settings.RefineSettings),
+        call.resolve(stage_settings.DensitySettings),
+        call.resolve(stage_settings.EvaluateSettings),
     )
-    fitted = run_fit(
-        call.layout,
-        data,
-        settings,
-        call.console,
-        stdin=call.stdin,
-        is_restart=call.restart,
-        is_verbose=call.is_verbose,
-        factory=call.open_engine,
-    )
-    call.finish(fitted)
+    ways: dict[str, Any] = {"is_restart": call.restart, "is_verbose": call.is_verbose, "factory": call.open_engine}
+    call.finish(run_fit(call.layout, data, settings, call.console, stdin=call.stdin, **ways))
 
 
-@with_options("run", "restart", "json", "quiet", config=PrepareSettings)
-def prepare(call: Call, config: PrepareSettings, data: list[Path] = TABLE) -> None:
+@with_options("run", "restart", "json", "quiet", config=stage_settings.PrepareSettings)
+def prepare(call: Call, config: stage_settings.PrepareSettings, data: list[Path] = TABLE) -> None:
     """Check, type, split and scale a table; the first stage of a run.
 
     Format, separators, header and column types are detected and shown. The scaling is fitted to training rows only,
@@ -82,8 +64,8 @@ def prepare(call: Call, config: PrepareSettings, data: list[Path] = TABLE) -> No
     call.finish(run_prepare(layout, data, sources, config, call.console, is_restart=call.restart))
 
 
-@with_options(*_STAGE_OPTIONS, config=WarmstartSettings)
-def warmstart(call: Call, config: WarmstartSettings) -> None:
+@with_options(*_STAGE_OPTIONS, config=stage_settings.WarmstartSettings)
+def warmstart(call: Call, config: stage_settings.WarmstartSettings) -> None:
     """Fit the generative model from scratch; the second stage of a run.
 
     The default objective is the evidence lower bound; --objective egm is the paper's adversarial warm start. The
@@ -101,8 +83,8 @@ def warmstart(call: Call, config: WarmstartSettings) -> None:
     call.finish(run_warmstart(call.layout, config, call.console, is_restart=call.restart, is_verbose=call.is_verbose))
 
 
-@with_options(*_STAGE_OPTIONS, config=RefineSettings)
-def refine(call: Call, config: RefineSettings) -> None:
+@with_options(*_STAGE_OPTIONS, config=stage_settings.RefineSettings)
+def refine(call: Call, config: stage_settings.RefineSettings) -> None:
     """Refine the warm start; the third stage of a run.
 
     By default it maximises the importance-weighted bound, an estimate of the marginal likelihood from weighted draws of
@@ -120,10 +102,10 @@ def refine(call: Call, config: RefineSettings) -> None:
     call.finish(run_refine(call.layout, config, call.console, is_restart=call.restart, is_verbose=call.is_verbose))
 
 
-@with_options(*_STAGE_OPTIONS, config=PosteriorSettings)
+@with_options(*_STAGE_OPTIONS, config=stage_settings.PosteriorSettings)
 def posterior(
     call: Call,
-    config: PosteriorSettings,
+    config: stage_settings.PosteriorSettings,
     data: list[Path] | None = DATA,
     shard: str | None = SHARD,
     export: str | None = option("FORMAT", "Also write all draws to one file: netcdf, which ArviZ reads."),
@@ -159,10 +141,10 @@ def _refuse_shard(option: str, shard: str | None) -> None:
         )
 
 
-@with_options(*_STAGE_OPTIONS, config=DensitySettings)
+@with_options(*_STAGE_OPTIONS, config=stage_settings.DensitySettings)
 def density(
     call: Call,
-    config: DensitySettings,
+    config: stage_settings.DensitySettings,
     data: list[Path] | None = DATA,
     shard: str | None = SHARD,
     out: Path | None = option("FILE|-", "Also write the table to this file; - is stdout.", "--out", "-o"),
@@ -207,11 +189,13 @@ def _write_densities(call: Call, scored: "DensityResult", out: Path, format: str
     write_rows(out, format, first.schema, itertools.chain([first], batches))
 
 
-@with_options("assignments", *_STAGE_OPTIONS, config=(DensitySettings, ()), request=SlurmRequest)
+@with_options(
+    "assignments", *_STAGE_OPTIONS, config=(stage_settings.DensitySettings, ()), request=stage_settings.SlurmRequest
+)
 def slurm(
     call: Call,
-    config: DensitySettings,
-    request: SlurmRequest,
+    config: stage_settings.DensitySettings,
+    request: stage_settings.SlurmRequest,
     data: list[Path] | None = argument(
         "[DATA]...", "Files with the columns of the model. [default: the test rows]", None
     ),
@@ -249,10 +233,10 @@ def slurm(
     call.finish(written)
 
 
-@with_options(*_STAGE_OPTIONS, config=EvaluateSettings)
+@with_options(*_STAGE_OPTIONS, config=stage_settings.EvaluateSettings)
 def evaluate(
     call: Call,
-    config: EvaluateSettings,
+    config: stage_settings.EvaluateSettings,
     data: list[Path] | None = DATA,
     require: list[str] | None = option(
         "NAME>=VALUE", "Limit for a value in metrics.json (>=, <=, >, <, ==); repeatable."

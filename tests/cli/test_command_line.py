@@ -6,7 +6,7 @@ import pty
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ import pytest
 from bayesnde_cli.cli.main import COMMANDS, command
 
 
-def _shell(*arguments: str, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+def _shell(
+    *arguments: str, cwd: Path | None = None, more: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """A command line in a process of its own, with more variables in its environment."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("BAYESNDE", "NO_COLOR"))}
     command = [sys.executable, "-m", "bayesnde_cli", *arguments]
-    return subprocess.run(command, env=environ | more, capture_output=True, text=True, cwd=cwd)
+    return subprocess.run(command, env=environ | dict(more or {}), capture_output=True, text=True, cwd=cwd)
 
 
 def test_help_lists_the_commands_and_each_has_an_example(bayesnde: Callable) -> None:
@@ -259,7 +261,7 @@ def test_the_shell_completes_commands(shell: str) -> None:
         "_TYPER_COMPLETE_ARGS": "bayesnde st",
         "_TYPER_COMPLETE_FISH_ACTION": "get-args",
     }
-    assert "status" in _shell(**environ).stdout
+    assert "status" in _shell(more=environ).stdout
 
 
 def test_control_characters_are_spelled_out() -> None:
@@ -299,6 +301,6 @@ def test_a_full_disk_behind_stdout_is_no_bug_of_ours(arguments: tuple[str, ...],
 
 
 def test_a_name_that_the_terminal_cannot_show_is_spelled_out(tmp_path: Path) -> None:
-    done = _shell("prepare", "é.csv", cwd=tmp_path, PYTHONIOENCODING="ascii")
+    done = _shell("prepare", "é.csv", cwd=tmp_path, more={"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 2
     assert done.stderr.startswith("error: \\xe9.csv does not exist\n")

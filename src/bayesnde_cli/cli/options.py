@@ -225,11 +225,11 @@ def _setting_parameters(fields: "Mapping[str, FieldInfo]") -> list[inspect.Param
         kind, help = field_kind(fields[name]), field_help(fields[name])
         text = f"{help.text} ({' | '.join(kind.choices)})" if kind.choices else help.text
         text += f" [default: {help.default}]" if help.default else ""
-        word = name.replace("_", "-")
+        flags = "--" + name.replace("_", "-")
         annotation: Any = str | None
-        flags, metavar = f"--{word}", help.metavar or {int: "N", float: "NUMBER"}.get(kind.element, "WORD")
+        metavar: str | None = help.metavar or {int: "N", float: "NUMBER"}.get(kind.element, "WORD")
         if kind.element is bool:
-            annotation, metavar, flags = bool | None, None, f"--{word}/--no-{word}"
+            annotation, metavar, flags = bool | None, None, f"{flags}/--no-{flags.removeprefix('--')}"
         elif kind.is_list and kind.element is str:
             annotation = list[str] | None
         written = typer.Option(None, flags, metavar=metavar, help=text, show_default=False, rich_help_panel=help.group)

@@ -254,11 +254,11 @@ def arm_settings(
 
 def prepare_settings(
     experiment: Experiment, test_rows: int | None, settings: Sequence[str]
-) -> PrepareSettings:
+) -> stage_settings.PrepareSettings:
     """The experiment's protocol of the data, with some settings changed."""
     limit = [] if test_rows is None else [f"prepare.test_rows={test_rows}"]
     return resolve(
-        PrepareSettings, flags={}, environ={}, preset=experiment.preset, assignments=[*limit, *settings]
+        stage_settings.PrepareSettings, flags={}, environ={}, preset=experiment.preset, assignments=[*limit, *settings]
     )
 
 

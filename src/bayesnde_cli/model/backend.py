@@ -102,22 +102,18 @@ def seed_pair(seed: int) -> "tf.Tensor":
     return tf.constant([seed % 2**31, seed // 2**31 % 2**31], tf.int32)
 
 
-def normal(shape: Sequence[int], seed: "tf.Tensor", **options: Any) -> "tf.Tensor":
+def normal(shape: Sequence[int], seed: "tf.Tensor") -> "tf.Tensor":
     """Standard normal numbers."""
-    import tensorflow as tf
-
-    return tf.random.stateless_normal(shape, seed, alg=_algorithm(), **options)
+    return _random("stateless_normal", shape, seed)
 
 
 def uniform(shape: Sequence[int], seed: "tf.Tensor", **options: Any) -> "tf.Tensor":
     """Uniform numbers: on [0, 1), or from `minval` to `maxval`."""
+    return _random("stateless_uniform", shape, seed, **options)
+
+
+def _random(function: str, shape: Sequence[int], seed: "tf.Tensor", **options: Any) -> "tf.Tensor":
     import tensorflow as tf
 
-    return tf.random.stateless_uniform(shape, seed, alg=_algorithm(), **options)
-
-
-def _algorithm() -> str:
-    """The generator to use; every graph in this package is compiled."""
-    import tensorflow as tf
-
-    return "auto_select" if tf.executing_eagerly() else "threefry"
+    algorithm = "auto_select" if tf.executing_eagerly() else "threefry"  # every graph in this package is compiled
+    return getattr(tf.random, function)(shape, seed, alg=algorithm, **options)

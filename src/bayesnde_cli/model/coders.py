@@ -34,9 +34,8 @@ class Decoder:
         decoder = Decoder(spec, initial_parameters(spec, seed, "decoder"))
         mean, variance, *cells = decoder(z)
 
-    This is the paper's generator. Unlike the authors' code it has no batch normalisation of z, so p(x | z) does not
-    depend on the other rows of a batch. Batch normalisation inside networks of images has frozen statistics, unless the
-    decoder is built with `statistics` for training.
+    This is the paper's generator, without the batch normalisation of z in the authors' code: p(x | z) does not depend
+    on other rows. Inside networks of images its statistics are frozen, unless the decoder has `statistics` for training.
     """
 
     spec: NetworkSpec
@@ -52,10 +51,9 @@ class Decoder:
 
 @dataclass(frozen=True, eq=False)
 class BlurredDecoder:
-    """The decoder of a blurred model: Gaussian noise of s.d. `width` is added to every column.
+    """The decoder of a blurred model, x = mean(z) + sd(z) e + width e', with the variance variance(z) + width^2.
 
-    x = mean(z) + sd(z) e + width e', so p(x | z) keeps its mean and has the variance variance(z) + width^2. The mass of
-    a cell changes; the noise inside it does not.
+    The mass of a cell changes; the noise inside it does not.
     """
 
     decoder: DecoderLike
@@ -88,8 +86,8 @@ class Encoder:
 
     The paper's encoder has the mean alone, a start for HMC. The s.d. makes it a proposal q(z | x), which the evidence
     lower bound and importance sampling need. Nothing is clipped, as a clipped head has no gradient to recover with.
-    Below zero softplus is almost exp, so narrow posteriors are learnt as fast as wide ones. Above zero it is linear,
-    so a row far away gets a wide proposal and not an infinite one.
+    Softplus is almost exp below zero, so narrow posteriors are learnt as fast as wide ones, and linear above, so a row
+    far away gets a wide proposal and not an infinite one.
     """
 
     spec: NetworkSpec

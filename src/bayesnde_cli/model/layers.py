@@ -1,8 +1,7 @@
 """The operations that networks are made of, as functions of explicit parameters, and the initial parameters.
 
-Parameters are plain data: a flat mapping from names to float32 tensors. A training step takes parameters and returns
-parameters, so an epoch can be one compiled loop, and a checkpoint is these arrays. The last part of a name says what
-the parameter is and how it is initialised:
+Parameters are a flat mapping from names to float32 tensors, so that an epoch can be one compiled loop and a checkpoint
+is these arrays. The last part of a name says what the parameter is and how it is initialised:
 
     block2/dense1/kernel    (inputs, outputs)    Glorot-uniform
     block2/dense1/bias      (outputs,)           zeros
@@ -101,8 +100,7 @@ def batch_norm(parameters: Parameters, name: str, x: tf.Tensor, statistics: Stat
     """gain (x - m) / sqrt(v + 1e-3) + bias, with mean m and variance v of each channel (Ioffe and Szegedy 2015).
 
     In training they are those of the batch, recorded in `statistics` (the mean of both if the network is used twice).
-    Without `statistics` they are the frozen ones of the parameters, so that the output of a row does not depend on
-    other rows.
+    Without `statistics` they are the frozen ones of the parameters, and rows do not depend on each other.
     """
     gain, bias = (_get(parameters, f"{name}/{what}", (x.shape[-1],)) for what in ("gain", "bias"))
     moving = [f"{name}/moving_mean", f"{name}/moving_variance"]
@@ -125,15 +123,13 @@ def as_rows(x: tf.Tensor, y: tf.Tensor | None, n_in: int) -> tuple[tf.Tensor, tf
     """x and y with all leading axes flattened to one, y repeated to match. (n, n_in) and (n, n_classes) or None.
 
     One tall matrix product is several times faster than a batch of small ones. y has as many axes as x, each of the
-    same length or 1: (rows, 1, n_classes) goes with (rows, chains, n_in). Aligning axes from the right, as NumPy does,
-    could confuse rows and chains.
+    same length or 1. Aligning axes from the right, as NumPy does, could confuse rows and chains.
     """
     if x.shape[-1] != n_in or (y is not None and len(y.shape) != len(x.shape)):
         raise ValueError(f"expected x of {n_in} columns and y with as many axes, got {x.shape} and {y}")
     if y is not None:
-        n_classes = y.shape[-1]
-        y = tf.broadcast_to(y, tf.concat([tf.shape(x)[:-1], [n_classes]], axis=0))
-        y = tf.reshape(y, [-1, n_classes])
+        y = tf.broadcast_to(y, tf.concat([tf.shape(x)[:-1], [y.shape[-1]]], axis=0))
+        y = tf.reshape(y, [-1, y.shape[-1]])
     return tf.reshape(x, [-1, n_in]), y
 
 
@@ -208,10 +204,8 @@ def _around(x: tf.Tensor, size: int, stride: int, *, axis: int) -> tf.Tensor:
     n_beyond = max(last + size - length, 0)
     pads = [[0, 0]] * 4
     pads[axis] = [n_beyond // 2, n_beyond - n_beyond // 2]
-    padded = tf.pad(x, pads)
-    if axis == 0:
-        return tf.concat([padded[tap : tap + last + 1 : stride] for tap in range(size)], axis=-1)
-    return tf.concat([padded[:, :, tap : tap + last + 1 : stride] for tap in range(size)], axis=-1)
+    padded, before = tf.pad(x, pads), (slice(None),) * axis
+    return tf.concat([padded[(*before, slice(tap, tap + last + 1, stride))] for tap in range(size)], axis=-1)
 
 
 def _product(x: tf.Tensor, matrix: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
@@ -223,4 +217,4 @@ def _shift(x: tf.Tensor, axis: int) -> tf.Tensor:
     """Shift by one along an axis, with zeros first."""
     pads = [[0, 0]] * len(x.shape)
     pads[axis] = [1, 0]
-    return tf.pad(x[:-1] if axis == 0 else x[:, :, :-1], pads)
+    return tf.pad(x[(*(slice(None),) * axis, slice(-1))], pads)

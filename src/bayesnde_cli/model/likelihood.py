@@ -4,20 +4,19 @@ Training, HMC and bridge sampling all evaluate it here. Networks compute in floa
 cells and of their sum: float64 where log-densities are compared or averaged, None (the dtype of the networks) where
 only a gradient is needed.
 
-A lattice or categorical value v has a cell [a, b) in the model's space, and noise puts it anywhere inside. Where in the
-cell it lies carries no information, so a column whose cells are known has
+A lattice or categorical value v has a cell [a, b) in the model's space, and noise puts it anywhere inside. A column
+whose cells are known has
 
     p(x | z) = P(a < t < b) w(x | a, b),    t ~ N(mean(z), variance(z)),
 
-with the density w of the noise inside the cell. A model then need not learn the distribution of the noise or the edges
-of the cells. Outside all cells p(x | z) is the normal density of x itself. Over all places that noise can reach, both
-together integrate to one."""
+with the density w of the noise inside the cell, so a model need not learn the noise or the edges of the cells. Outside
+all cells p(x | z) is the normal density of x. Over all places that noise can reach, both together integrate to one."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -74,7 +73,7 @@ def log_likelihood(
     else:
         found = cells.find(x)  # no cell contains NaN
         each = log_normal_mass(*standard_edges(mean, variance, found)) + cells.log_noise(place, found)
-        if not cells.fill_line:
+        if isinstance(cells, ValueCells):  # there are places outside all cells
             each = tf.where(found.is_inside, each, log_normal(place, mean, variance))
     return _total(each if mask is None else tf.where(mask, each, tf.zeros_like(each)), dtype)
 
@@ -211,8 +210,6 @@ class FoundCells(NamedTuple):
 class ValueCells:
     """The cells of all columns, padded with cells beyond all values."""
 
-    fill_line: ClassVar[bool] = False  # whether every place lies in a cell
-
     lower: np.ndarray  # (p, cells) float32
     upper: np.ndarray
     width: np.ndarray  # (p,) float32
@@ -258,8 +255,6 @@ class LevelCells:
     They cover the line. Noise is uniform over a level, which the logit turns into w(x) = n s (1 - s) in every cell,
     with the logistic function s of x.
     """
-
-    fill_line: ClassVar[bool] = True
 
     n_levels: float
 

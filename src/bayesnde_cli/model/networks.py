@@ -16,11 +16,10 @@ condition y as further channels,
 Convolutions have kernels of size 3, followed by batch normalisation and the activation; dense layers are not
 normalised. In `to_image`, y joins z at the dense layer and once more its output.
 
-With `class_maps` that dense layer sees [z, y, z (x) y], where z (x) y are all products of a latent and a class: in
-addition to the shared map of the latents, every class has its own. Classes that share their map learn to draw each
-other's images with latents far from their own, and p(x | y) of wrong classes is then too high. On MNIST, with 16
-channels, 10,000 images and 12 epochs, class maps gained 29 nats per validation image, and 97 % instead of 90 % of the
-classes were right."""
+With `class_maps` that dense layer sees [z, y, z (x) y], where z (x) y are all products of a latent and a class: every
+class has a map of its own. Classes that share one learn to draw each other's images with latents far from their own,
+and p(x | y) of wrong classes is then too high. On MNIST, with 16 channels, 10,000 images and 12 epochs, class maps
+gained 29 nats per validation image, and 97 % instead of 90 % of the classes were right."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,8 +32,8 @@ from bayesnde_cli.model import layers
 from bayesnde_cli.model.layers import ACTIVATIONS, Blueprint, Parameters, Statistics, halve
 from bayesnde_cli.model.likelihood import Cells, ColumnCells, LevelCells, join_cells
 
-# The smallest variance of a column given its latent: part of the model, the same in training, HMC and bridge sampling.
-# Far below the noise of scaled data, with an s.d. of 0.001, and far above what float32 cannot divide by.
+# The smallest variance of a column given its latent, part of the model. Far below the noise of scaled data, with an
+# s.d. of 0.001, and far above what float32 cannot divide by.
 VARIANCE_FLOOR = 1e-6
 # The paper's bounds of the variance of a pixel, in logit space.
 IMAGE_VARIANCE = (1e-4, 4.0)
@@ -113,10 +112,9 @@ def initial_parameters(spec: Spec, seed: int, name: str) -> dict[str, tf.Tensor]
 def apply(
     spec: Spec, parameters: Parameters, x: tf.Tensor, y: tf.Tensor | None = None, statistics: Statistics | None = None
 ) -> Outputs:
-    """The output of each head. x (…, n_in), one-hot y (…, n_classes) -> a tuple of (…, n_out).
+    """The output of each head. x (…, n_in), one-hot y (…, n_classes) with as many axes -> a tuple of (…, n_out).
 
-    x may have any number of leading axes. y has as many, where a length of 1 is broadcast. `statistics` is for networks
-    of images in training, see `batch_norm`.
+    `statistics` is for networks of images in training, see `batch_norm`.
     """
     x_rows, y_rows = layers.as_rows(x, y, spec.n_in)
     outputs = _BODIES[spec.kind](spec, parameters, x_rows, y_rows, statistics)
@@ -170,8 +168,7 @@ def _to_image(
     half = halve(height), halve(width)
     quarter = halve(half[0]), halve(half[1])
     first = layers.join(z, y)
-    if y is not None and spec.class_maps:
-        # [z, y, z (x) y]: a dense layer of it has a shared map of z and one for each class. (n, d + k + d k)
+    if y is not None and spec.class_maps:  # [z, y, z (x) y], (n, d + k + d k)
         first = tf.concat([first, tf.reshape(z[:, :, None] * y[:, None, :], [-1, z.shape[1] * y.shape[1]])], axis=1)
     h = activation(layers.dense(parameters, "dense", first, quarter[0] * quarter[1] * 4 * c))
     h = layers.as_images(h, [*quarter, 4 * c], y)
@@ -203,7 +200,7 @@ def _from_image(
 def _discriminator(
     spec: DiscriminatorSpec, parameters: Parameters, x: tf.Tensor, y: tf.Tensor | None, _: Statistics | None
 ) -> Outputs:
-    """How real each row (or latent) looks, as one unbounded number. (n, 1)."""
+    """(n, 1)."""
     h, widths, activation = x, spec.widths, ACTIVATIONS[spec.activation]
     if spec.image is not None:
         pictures = layers.as_images(tf.sigmoid(x), spec.image, y)

@@ -13,24 +13,14 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from bayesnde_cli.model import backend, coders
-from bayesnde_cli.model.coders import Decoder, Encoder, Networks, decoder_of, encoder_of, part_of
+from bayesnde_cli.model.coders import Decoder, Encoder, Networks
 from bayesnde_cli.model.layers import Parameters, Statistics
 from bayesnde_cli.model.networks import DiscriminatorSpec
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.settings.stage_settings import WarmstartSettings
 from bayesnde_cli.training import losses as terms
-from bayesnde_cli.training.objectives import (
-    AdamState,
-    Data,
-    Losses,
-    Objective,
-    Optimizer,
-    Pace,
-    State,
-    gradients_of,
-    start_adam,
-    start_state,
-)
+from bayesnde_cli.training import objectives
+from bayesnde_cli.training.objectives import AdamState, Data, Losses, Objective, Pace, State
 
 _BETAS = (0.5, 0.9)  # of Adam, the paper's
 
@@ -50,8 +40,7 @@ class CriticState(NamedTuple):
 
 
 class _Batches(NamedTuple):
-    x: tf.Tensor
-    y: tf.Tensor | None
+    data: Data
     rows: tf.Tensor  # (two for each step, batch) int32, row indices
     seeds: tf.Tensor  # (two for each step, 2)
 
@@ -76,7 +65,7 @@ def adversarial_objective(
     weights = {name: weight for name, weight in weights.items() if weight}
     spaces = [space for space in ("x", "z") if f"adversarial_{space}" in weights]
     average_steps = settings.average_epochs * pace.n_rows / pace.batch_rows
-    optimizer = Optimizer(average_steps, _BETAS, max_norm=None)
+    optimizer = objectives.Optimizer(average_steps, _BETAS, max_norm=None)
     seed = settings.seed
     assert seed is not None
     slicing_seed = derive_seed(seed, settings.stage, "slicing")
@@ -85,24 +74,22 @@ def adversarial_objective(
         critic_seed = derive_seed(seed, settings.stage, "discriminators")
         named = {"discriminator_x": critics.x, "discriminator_z": critics.z}
         both = coders.merge({name: coders.initial_parameters(spec, critic_seed, name) for name, spec in named.items()})
-        return start_state(parameters)._replace(extra=CriticState(both, start_adam(both)))
+        return objectives.start_state(parameters)._replace(extra=CriticState(both, objectives.start_adam(both)))
 
     def open_round(state: State, data: Data, seed: tf.Tensor) -> tuple[State, _Batches]:
-        x, y = data
         n_batches = 2 * pace.steps_per_round
         row_seed, noise_seed = tf.unstack(tf.random.split(tf.stack([seed, state.round]), 2))
-        rows = row_batches(x.shape[0], pace.batch_rows, n_batches=n_batches, seed=row_seed)
-        return state, _Batches(x, y, rows, tf.random.split(noise_seed, n_batches))
+        rows = row_batches(data[0].shape[0], pace.batch_rows, n_batches=n_batches, seed=row_seed)
+        return state, _Batches(data, rows, tf.random.split(noise_seed, n_batches))
 
     def batch_of(state: State, batches: _Batches, index: tf.Tensor, seen: dict[str, Statistics]) -> _Batch:
-        rows = tf.gather(batches.rows, index)
-        x, y = tf.gather(batches.x, rows), None if batches.y is None else tf.gather(batches.y, rows)
-        parameters_x, parameters_z = (part_of(state.extra.parameters, f"discriminator_{space}") for space in "xz")
+        x, y = objectives.take_rows(batches.data, tf.gather(batches.rows, index))
+        judges = {space: coders.part_of(state.extra.parameters, f"discriminator_{space}") for space in "xz"}
         return _Batch(
-            decoder_of(networks.decoder, state.parameters, seen["decoder"]),
-            encoder_of(networks.encoder, state.parameters, seen["encoder"]),
-            lambda rows: coders.discriminate(critics.x, parameters_x, rows, y),
-            lambda latents: coders.discriminate(critics.z, parameters_z, latents, y if critics.z.n_classes else None),
+            coders.decoder_of(networks.decoder, state.parameters, seen["decoder"]),
+            coders.encoder_of(networks.encoder, state.parameters, seen["encoder"]),
+            lambda rows: coders.discriminate(critics.x, judges["x"], rows, y),
+            lambda latents: coders.discriminate(critics.z, judges["z"], latents, y if critics.z.n_classes else None),
             x,
             y,
             tf.gather(batches.seeds, index),
@@ -118,7 +105,7 @@ def adversarial_objective(
             batch = batch_of(state, batches, index, coders.no_statistics())
             losses = {f"discriminator_{space}": _CRITIC_TERMS[space](batch) for space in spaces}
             total = tf.add_n(list(losses.values()))
-        moved = optimizer.adam(before, gradients_of(tape, total, before), adam, settings.learning_rate)
+        moved = optimizer.adam(before, objectives.gradients_of(tape, total, before), adam, settings.learning_rate)
         return state._replace(extra=CriticState(*moved)), losses
 
     def move_autoencoder(state: State, batches: _Batches, index: tf.Tensor) -> tuple[State, Losses]:
@@ -128,7 +115,7 @@ def adversarial_objective(
             batch = batch_of(state, batches, index, seen)
             losses = {name: TERMS[name](batch) for name in weights}
             total = tf.add_n([weight * losses[name] for name, weight in weights.items()])
-        gradients = gradients_of(tape, total, state.parameters)
+        gradients = objectives.gradients_of(tape, total, state.parameters)
         moved = optimizer.move(state, gradients, settings.learning_rate, coders.merge(seen))
         return moved, losses | {"loss": total}
 
@@ -179,16 +166,14 @@ class _Batch:
         return self.noise[0]
 
     @cached_property
-    def fake_moments(self) -> tuple[tf.Tensor, tf.Tensor]:
+    def fake_moments(self) -> tuple[tf.Tensor, ...]:
         """Mean and variance of the decoder at the draws from the prior, under the classes of the batch. (batch, p)."""
-        mean, variance, *_ = self.decoder(self.z, self.y)
-        return mean, variance
+        return self.decoder(self.z, self.y)
 
     @cached_property
     def fake(self) -> tf.Tensor:
         """G(z). (batch, p)."""
-        mean, variance = self.fake_moments
-        return mean + tf.sqrt(variance) * self.noise[1]
+        return _draw(self.fake_moments, self.noise[1])
 
     @cached_property
     def code(self) -> tf.Tensor:
@@ -198,13 +183,12 @@ class _Batch:
     @cached_property
     def rebuilt(self) -> tf.Tensor:
         """G(E(x)). (batch, p)."""
-        mean, variance, *_ = self.decoder(self.code, self.y)
-        return mean + tf.sqrt(variance) * self.noise[2]
+        return _draw(self.decoder(self.code, self.y), self.noise[2])
 
-    @cached_property
-    def recoded(self) -> tf.Tensor:
-        """E(G(z)). (batch, d)."""
-        return self.encoder(self.fake, self.y).mean
+
+def _draw(moments: tuple[tf.Tensor, ...], noise: tf.Tensor) -> tf.Tensor:
+    mean, variance, *_ = moments
+    return mean + tf.sqrt(variance) * noise
 
 
 _Term = Callable[[_Batch], tf.Tensor]
@@ -218,7 +202,9 @@ TERMS: dict[str, _Term] = {
     "adversarial_x": lambda batch: terms.adversarial_loss(batch.score_x(batch.fake)),
     "adversarial_z": lambda batch: terms.adversarial_loss(batch.score_z(batch.code)),
     "reconstruction_x": lambda batch: terms.reconstruction_loss(batch.x, batch.rebuilt, n_columns=batch.x.shape[1]),
-    "reconstruction_z": lambda batch: terms.reconstruction_loss(batch.z, batch.recoded, n_columns=batch.x.shape[1]),
+    "reconstruction_z": lambda batch: terms.reconstruction_loss(
+        batch.z, batch.encoder(batch.fake, batch.y).mean, n_columns=batch.x.shape[1]
+    ),
     "correlation": lambda batch: terms.correlation_loss(batch.x, batch.rebuilt),
     "marginal_mmd": lambda batch: terms.marginal_mmd(batch.x, batch.fake),
     "joint_mmd": lambda batch: terms.joint_mmd(batch.x, batch.fake),

@@ -16,14 +16,13 @@ import tensorflow as tf
 
 from bayesnde_cli import stopping
 from bayesnde_cli.inference import hmc
-from bayesnde_cli.model import backend
-from bayesnde_cli.model.coders import Decoder, Networks, decoder_of, encoder_of, merge, part_of
+from bayesnde_cli.model import backend, coders
+from bayesnde_cli.model.coders import Decoder, Networks, part_of
 from bayesnde_cli.model.layers import Parameters
-from bayesnde_cli.model.likelihood import log_joint, log_likelihood
+from bayesnde_cli.model.likelihood import LogDensity, log_joint, log_likelihood
 from bayesnde_cli.model.networks import NetworkSpec
 from bayesnde_cli.settings.stage_settings import RefineSettings
-from bayesnde_cli.training import objectives
-from bayesnde_cli.training.losses import correlation_loss, log_variance_loss, marginal_mmd
+from bayesnde_cli.training import losses, objectives
 from bayesnde_cli.training.objectives import AdamState, Data, Losses, Objective, Optimizer, Pace, State
 
 _ENCODER_ROWS = 8192  # rows that the encoder takes at once
@@ -48,16 +47,13 @@ class Latents(NamedTuple):
 
 
 class _Batches(NamedTuple):
-    x: tf.Tensor  # (steps, batch, p)
-    y: tf.Tensor | None  # (steps, batch, classes)
-    latents: Latents  # (steps, batch, …)
+    rows: tuple[Data, Latents]  # (steps, batch, …)
     seeds: tf.Tensor  # (steps, 2 + transitions, 2)
     order: tf.Tensor  # (rows,) shuffled row indices, those of the round first
     waiting: tf.Tensor  # row indices that this round does not visit
     rate_factor: tf.Tensor  # on the learning rate
 
 
-LogDensity = Callable[[tf.Tensor], tf.Tensor]
 # (latents of a batch, their log p(x, z), seeds) -> the updated latents, and diagnostics of the update.
 _Update = Callable[[Latents, LogDensity, tf.Tensor], tuple[Latents, Losses]]
 
@@ -86,38 +82,35 @@ def latent_objective(networks: Networks, settings: RefineSettings, pace: Pace) -
         return objectives.start_state(parameters)._replace(optimizer=adam, extra=latents)
 
     def open_round(state: State, data: Data, seed: tf.Tensor) -> tuple[State, _Batches]:
-        x, y = data
-        n_rows, n_visited = x.shape[0], pace.steps_per_round * pace.batch_rows
+        n_rows, n_visited = data[0].shape[0], pace.steps_per_round * pace.batch_rows
         epoch, part = state.round // rounds_per_epoch, state.round % rounds_per_epoch
         seeds = _batch_seeds(tf.stack([seed, state.round]), pace.steps_per_round, settings)
         # One shuffle for all rounds of an epoch, at an address that no round has.
         order = tf.argsort(backend.uniform([n_rows], tf.stack([tf.bitwise.invert(seed), epoch])))
         order = tf.roll(order, -part * n_visited, axis=0)
         visited, waiting = tf.split(order, [n_visited, n_rows - n_visited])
-        x, y, latents = _cut((x, y, state.extra), visited, pace.batch_rows)
+        rows = _cut((data, state.extra), visited, pace.batch_rows)
         factor = objectives.schedule_factor(settings.schedule, state.round / rounds_per_epoch, float(pace.n_epochs))
-        batches = _Batches(x, y, latents, seeds, order, waiting, factor)
-        return state._replace(extra=_empty_arrays(latents)), batches
+        return state._replace(extra=_empty_arrays(rows[1])), _Batches(rows, seeds, order, waiting, factor)
 
     def step(state: State, batches: _Batches, index: tf.Tensor) -> tuple[State, Losses]:
-        seeds = batches.seeds[index]
-        x, y, latents = _at(index, (batches.x, batches.y, batches.latents))
+        seeds, (data, latents) = batches.seeds[index], _at(index, batches.rows)
         weights = part_of(state.parameters, "decoder")
         decoder = Decoder(networks.decoder, weights)
-        latents, diagnostics = update(latents, _log_density(decoder, x, y), seeds[1:])
+        latents, diagnostics = update(latents, _log_density(decoder, data), seeds[1:])
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            losses = _decoder_losses(decoder, settings, (x, y), latents.z, seeds[0])
-        gradients = objectives.gradients_of(tape, losses["loss"], weights)
+            terms = _decoder_losses(decoder, settings, data, latents.z, seeds[0])
+        gradients = objectives.gradients_of(tape, terms["loss"], weights)
         # The decoder alone moves, without new statistics of batch normalisation.
         decoder_state = state._replace(parameters=weights, average=part_of(state.average, "decoder"))
         moved = optimizer.move(decoder_state, gradients, batches.rate_factor * settings.learning_rate)
         state = moved._replace(
-            parameters=state.parameters | merge({"decoder": moved.parameters}),
-            average=state.average | merge({"decoder": moved.average}),
-            extra=tf.nest.map_structure(lambda array, value: array.write(index, value), state.extra, latents),
+            parameters=state.parameters | coders.merge({"decoder": moved.parameters}),
+            average=state.average | coders.merge({"decoder": moved.average}),
+            extra=_write(state.extra, index, latents),
         )
-        return state, losses | diagnostics
+        return state, terms | diagnostics
 
     def close_round(state: State, before: State, batches: _Batches) -> State:
         """Put all rows in their places before the shuffle, those that were not visited included."""
@@ -143,16 +136,11 @@ def latent_objective(networks: Networks, settings: RefineSettings, pace: Pace) -
 
 def first_latents(encoder: NetworkSpec, parameters: Parameters, data: Data) -> Latents:
     """The latents before the first round: z_i = E(x_i), the encoder's mean."""
-    x, y = data
-    network = encoder_of(encoder, parameters)
-    pieces = [slice(first, first + _ENCODER_ROWS) for first in range(0, x.shape[0], _ENCODER_ROWS)]
-    z = tf.concat([network(x[piece], None if y is None else y[piece]).mean for piece in pieces], axis=0)
-    return Latents(
-        z,
-        moments=(tf.zeros_like(z), tf.zeros_like(z)),
-        visits=tf.zeros([x.shape[0]], tf.int32),
-        log_step=tf.fill([x.shape[0]], tf.math.log(_FIRST_STEP)),
-    )
+    n_rows, network = data[0].shape[0], coders.encoder_of(encoder, parameters)
+    pieces = [tf.range(first, min(first + _ENCODER_ROWS, n_rows)) for first in range(0, n_rows, _ENCODER_ROWS)]
+    z = tf.concat([network(*objectives.take_rows(data, piece)).mean for piece in pieces], axis=0)
+    moments = tf.zeros_like(z), tf.zeros_like(z)
+    return Latents(z, moments, tf.zeros([n_rows], tf.int32), tf.fill([n_rows], tf.math.log(_FIRST_STEP)))
 
 
 def compile_burn_in(
@@ -176,23 +164,22 @@ def compile_burn_in(
 
     @tf.function(jit_compile=True, autograph=False)
     def run(state: State, data: Data, seed: tf.Tensor) -> tuple[State, Losses]:
-        x, y = data
-        n_rows, batch = x.shape[0], min(batch_rows, x.shape[0])
+        n_rows = data[0].shape[0]
+        batch = min(batch_rows, n_rows)
         n_batches = -(-n_rows // batch)
         # Each sweep has an address of its own; the last batch is filled up with copies of the first rows.
         seeds = _batch_seeds(tf.stack([seed, -1 - tf.reduce_max(state.extra.visits)]), n_batches, settings)
-        batches = _cut((x, y, state.extra), tf.range(n_batches * batch) % n_rows, batch)
-        model = decoder_of(decoder, state.parameters)
+        batches = _cut((data, state.extra), tf.range(n_batches * batch) % n_rows, batch)
+        model = coders.decoder_of(decoder, state.parameters)
 
         def sweep(index, written, totals):  # type: ignore[no-untyped-def]
-            x_batch, y_batch, latents = _at(index, batches)
-            latents, diagnostics = update(latents, _log_density(model, x_batch, y_batch), seeds[index, 1:])
-            written = tf.nest.map_structure(lambda array, value: array.write(index, value), written, latents)
-            return index + 1, written, tf.nest.map_structure(tf.add, totals, diagnostics)
+            own, latents = _at(index, batches)
+            latents, diagnostics = update(latents, _log_density(model, own), seeds[index, 1:])
+            return index + 1, _write(written, index, latents), tf.nest.map_structure(tf.add, totals, diagnostics)
 
         totals = dict.fromkeys(("acceptance", "lag"), tf.constant(0.0))
         _, written, totals = tf.while_loop(
-            lambda index, *_: index < n_batches, sweep, (tf.constant(0), _empty_arrays(batches[2]), totals)
+            lambda index, *_: index < n_batches, sweep, (tf.constant(0), _empty_arrays(batches[1]), totals)
         )
         moved = tf.nest.map_structure(lambda array: array.concat()[:n_rows], written)
         return state._replace(extra=moved), {name: total / float(n_batches) for name, total in totals.items()}
@@ -245,8 +232,9 @@ def _posterior_update(settings: RefineSettings) -> _Update:
     return update
 
 
-def _log_density(model: Decoder, x: tf.Tensor, y: tf.Tensor | None) -> LogDensity:
+def _log_density(model: Decoder, data: Data) -> LogDensity:
     """z -> log p(x, z) of each row, summed in float64: its differences decide about acceptance."""
+    x, y = data
     return lambda z: log_joint(z, x, model, y=y, dtype=tf.float64)
 
 
@@ -260,15 +248,14 @@ def _decoder_losses(model: Decoder, settings: RefineSettings, data: Data, z: tf.
     if settings.mmd_weight or settings.log_variance_weight:
         prior_mean, prior_variance, *_ = model(prior, y)
     if settings.mmd_weight:
-        terms["mmd"] = marginal_mmd(x, prior_mean + tf.sqrt(prior_variance) * fresh_noise)
+        terms["mmd"] = losses.marginal_mmd(x, prior_mean + tf.sqrt(prior_variance) * fresh_noise)
     if settings.correlation_weight:
-        terms["correlation"] = correlation_loss(x, mean + tf.sqrt(variance) * rebuilt_noise)
+        terms["correlation"] = losses.correlation_loss(x, mean + tf.sqrt(variance) * rebuilt_noise)
     if settings.log_variance_weight:
-        terms["log_variance"] = log_variance_loss(prior_variance)
-    likelihood, *regularisers = terms.items()
-    loss = likelihood[1]
-    for name, term in regularisers:
-        loss += getattr(settings, f"{name}_weight") * term
+        terms["log_variance"] = losses.log_variance_loss(prior_variance)
+    loss, *_ = terms.values()
+    for name in list(terms)[1:]:
+        loss += getattr(settings, f"{name}_weight") * terms[name]
     return terms | {"loss": loss}
 
 
@@ -297,6 +284,10 @@ def _cut(arrays: Any, order: tf.Tensor, batch: int) -> Any:
 
 def _at(index: tf.Tensor, batches: Any) -> Any:
     return tf.nest.map_structure(lambda array: None if array is None else array[index], batches)
+
+
+def _write(arrays: Latents, index: tf.Tensor, latents: Latents) -> Latents:
+    return tf.nest.map_structure(lambda array, value: array.write(index, value), arrays, latents)
 
 
 def _empty_arrays(batches: Latents) -> Latents:

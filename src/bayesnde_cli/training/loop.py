@@ -94,8 +94,8 @@ class Phase:
 
     def describe(self, n_rounds: int) -> str:
         """The position after some rounds in words."""
-        position = self.position(n_rounds)
-        return f"step {position['step']:,}" if position["epoch"] is None else f"epoch {position['epoch']:.6g}"
+        at = self.position(n_rounds)
+        return f"step {at['step']:,}" if at["epoch"] is None else f"epoch {at['epoch']:.6g}"
 
 
 @dataclass
@@ -121,7 +121,7 @@ class Training:
 
     def run(self, weights: Parameters, checkpoints: "Checkpoints", report: Report) -> Progress:
         """Train every phase from `weights`, or resume from the last checkpoint."""
-        select, rounds = self.settings.select, [phase.pace.n_rounds for phase in self.phases]
+        rounds = [phase.pace.n_rounds for phase in self.phases]
         progress = checkpoints.read(lambda index: self._start(index, weights))
         if progress is None:
             progress = Progress(0, 0, self._settle(0, weights))
@@ -149,9 +149,8 @@ class Training:
                         progress.history.append(phase.position(progress.n_rounds) | record)
                         advance(1)
                     elif progress.phase + 1 < len(self.phases):
-                        best = checkpoints.weights(best_check(progress.checks, select))
-                        best_weights = {name: tf.constant(array) for name, array in best.items()}
-                        state = self._settle(progress.phase + 1, best_weights)
+                        best = checkpoints.weights(best_check(progress.checks, self.settings.select))
+                        state = self._settle(progress.phase + 1, {name: tf.constant(best[name]) for name in best})
                         progress.phase, progress.n_rounds, progress.state = progress.phase + 1, 0, state
                     else:
                         return progress
@@ -163,12 +162,10 @@ class Training:
         """What the next round of a phase reads."""
         if phase.data is not None:
             return phase.data
-        rounds_per_epoch = phase.pace.rounds_per_epoch
-        return self.rows_of(n_rounds // rounds_per_epoch if phase.has_fresh_noise and rounds_per_epoch else None)
+        return self.rows_of(n_rounds // (phase.pace.rounds_per_epoch or 1) if phase.has_fresh_noise else None)
 
     def _start(self, index: int, weights: Parameters) -> State:
-        phase = self.phases[index]
-        return phase.objective.start(weights, self.rows_of(None) if phase.data is None else phase.data)
+        return self.phases[index].objective.start(weights, self.rows_of(None))
 
     def _settle(self, index: int, weights: Parameters) -> State:
         """The state before the first round of a phase."""
@@ -192,7 +189,7 @@ class Training:
 
 def _read_losses(losses: Losses, phase: Phase, n_rounds: int) -> dict[str, float]:
     """The losses of a round as numbers; `NumericalFailure` if one is not finite."""
-    terms: dict[str, float] = {name: float(value) for name, value in losses.items()}
+    terms = {name: float(value) for name, value in losses.items()}
     bad_step = int(terms.pop("first_bad_step"))
     bad = [name for name, value in terms.items() if not math.isfinite(value)]
     if not bad and bad_step < 0:

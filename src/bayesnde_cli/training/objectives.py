@@ -17,7 +17,7 @@ from scipy.special import ndtri
 
 from bayesnde_cli.model import backend
 from bayesnde_cli.model.coders import Networks, decoder_of, encoder_of, merge, no_statistics, with_statistics
-from bayesnde_cli.model.layers import Parameters, Statistics, global_norm
+from bayesnde_cli.model.layers import Parameters, global_norm
 from bayesnde_cli.model.likelihood import log_likelihood
 from bayesnde_cli.settings.stage_settings import RefineSettings, TrainingSettings, WarmstartSettings
 
@@ -36,12 +36,9 @@ _COLUMN_AVERAGE_STEPS, _COLUMN_AVERAGE_SHARE = 100.0, 0.1
 
 
 class AdamState(NamedTuple):
-    """Number of steps, and the running means of the gradients and of their squares.
+    """Number of steps, and the running means of the gradients and of their squares."""
 
-    `step` is an int32 scalar, or (rows, 1) for latents (rows, d), whose rows are visited unequally often.
-    """
-
-    step: tf.Tensor
+    step: tf.Tensor  # int32 scalar, or (rows, 1) for latents (rows, d), whose rows are visited unequally often
     first: dict[str, tf.Tensor]
     second: dict[str, tf.Tensor]
 
@@ -57,10 +54,7 @@ class State(NamedTuple):
 
 
 class Optimizer(NamedTuple):
-    """Adam with clipped gradients and a running mean of the weights; AdamW with weight decay.
-
-    A step is a pure function of mappings of tensors, so that they can be the variables of a compiled loop.
-    """
+    """Adam with clipped gradients and a running mean of the weights; AdamW with weight decay."""
 
     average_steps: float = 1.0  # memory of the running mean
     betas: tuple[float, float] = (0.9, 0.99)
@@ -70,11 +64,7 @@ class Optimizer(NamedTuple):
     def adam(
         self, parameters: Parameters, gradients: Parameters, state: AdamState, learning_rate: tf.Tensor | float
     ) -> tuple[dict[str, tf.Tensor], AdamState]:
-        """The parameters and the state after one step of Adam (Kingma and Ba 2015, algorithm 1).
-
-        With weight decay, every parameter also shrinks by learning_rate * weight_decay of itself (Loshchilov and
-        Hutter 2019).
-        """
+        """The parameters and the state after one step (Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019)."""
         if self.max_norm is not None:
             factor = self.max_norm / tf.maximum(global_norm(gradients), self.max_norm)
             gradients = {name: factor * gradient for name, gradient in gradients.items()}
@@ -185,7 +175,9 @@ def log_importance_weights(log_likelihood: tf.Tensor, z: tf.Tensor, mean: tf.Ten
     return log_likelihood + tf.reduce_sum(0.5 * (tf.square(standard) - tf.square(z)) + log_sd, axis=-1)
 
 
-def doubly_reparameterised_loss(z: tf.Tensor, log_weight: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+def doubly_reparameterised_loss(
+    z: tf.Tensor, log_weight: Callable[[tf.Tensor], tf.Tensor]
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Minus the mean importance-weighted bound, log mean_k w_k, with the gradients of Tucker et al. (2019), "DReG".
 
     With w_k the weight of draw k of a row and v_k = w_k / sum_l w_l, the gradients of the bound are
@@ -195,7 +187,7 @@ def doubly_reparameterised_loss(z: tf.Tensor, log_weight: Callable[[tf.Tensor], 
 
     The second holds when phi enters log w_k through z_k only. `z` (rows, draws, d) must therefore depend on the
     encoder, z = mean + sd * noise, while `log_weight` maps z to log w (rows, draws) with a *detached* mean and sd. The
-    value is exact, the first derivatives are those above; second derivatives are meaningless.
+    value is exact, the first derivatives are those above; second derivatives are meaningless. -> loss, log w.
     """
     draws = tf.stop_gradient(z)
     with tf.GradientTape() as tape:
@@ -208,14 +200,7 @@ def doubly_reparameterised_loss(z: tf.Tensor, log_weight: Callable[[tf.Tensor], 
     encoder_part = tf.reduce_sum(share[:, :, None] * pull * z)
     surrogate = decoder_part + encoder_part
     bound = tf.reduce_mean(tf.reduce_logsumexp(log_w, axis=1) - math.log(log_w.shape[1]))
-    return tf.stop_gradient(-bound - surrogate) + surrogate
-
-
-class _Batch(NamedTuple):
-    x: tf.Tensor  # (batch, p)
-    y: tf.Tensor | None  # (batch, classes)
-    noise: tf.Tensor  # (batch, draws, d), N(0, I)
-    epoch: tf.Tensor  # int32 scalar
+    return tf.stop_gradient(-bound - surrogate) + surrogate, log_w
 
 
 def kl_warm_up_epochs(settings: WarmstartSettings, pace: Pace) -> int:
@@ -230,17 +215,19 @@ def evidence_objective(networks: Networks, settings: WarmstartSettings, pace: Pa
     """
     warm_up = float(max(kl_warm_up_epochs(settings, pace), 1))
 
-    def losses_of(parameters: Parameters, batch: _Batch, seen: dict[str, Statistics]) -> Losses:
-        decoder = decoder_of(networks.decoder, parameters, seen["decoder"])
-        proposal = encoder_of(networks.encoder, parameters, seen["encoder"])(batch.x, batch.y)
-        likelihood = log_likelihood(batch.x, *decoder(proposal.draw(batch.noise[:, 0]), batch.y))
+    def losses_of(state: State, data: Data, noise: tf.Tensor, epoch: tf.Tensor) -> tuple[Losses, Parameters]:
+        (x, y), seen = data, no_statistics()
+        decoder = decoder_of(networks.decoder, state.parameters, seen["decoder"])
+        proposal = encoder_of(networks.encoder, state.parameters, seen["encoder"])(x, y)
+        likelihood = log_likelihood(x, *decoder(proposal.draw(noise[:, 0]), y))
         kl = gaussian_kl(proposal.mean, tf.math.log(proposal.sd))
-        kl_weight = tf.minimum(1.0, tf.cast(batch.epoch + 1, tf.float32) / warm_up)
-        return {
+        kl_weight = tf.minimum(1.0, tf.cast(epoch + 1, tf.float32) / warm_up)
+        losses = {
             "loss": -tf.reduce_mean(likelihood - kl_weight * kl),
             "negative_log_likelihood": -tf.reduce_mean(likelihood),
             "kl": tf.reduce_mean(kl),
         }
+        return losses, merge(seen)
 
     functions = _bound_functions(settings, pace, losses_of, (1, networks.encoder.n_out))
     return Objective(("loss", "negative_log_likelihood", "kl"), *functions)
@@ -252,73 +239,74 @@ def importance_objective(networks: Networks, settings: RefineSettings, pace: Pac
     Batch normalisation uses the frozen statistics of the warm start.
     """
 
-    def losses_of(parameters: Parameters, batch: _Batch, _seen: dict[str, Statistics]) -> Losses:
-        decoder = decoder_of(networks.decoder, parameters)
-        mean, sd = encoder_of(networks.encoder, parameters)(batch.x, batch.y)
-        z = mean[:, None, :] + sd[:, None, :] * batch.noise  # (batch, draws, d)
+    def losses_of(state: State, data: Data, noise: tf.Tensor, _epoch: tf.Tensor) -> tuple[Losses, Parameters]:
+        (x, y), decoder = data, decoder_of(networks.decoder, state.parameters)
+        mean, sd = encoder_of(networks.encoder, state.parameters)(x, y)
+        z = mean[:, None, :] + sd[:, None, :] * noise  # (batch, draws, d)
         fixed = tf.stop_gradient(mean), tf.stop_gradient(tf.math.log(sd))
-        y_draws = None if batch.y is None else batch.y[:, None, :]
-        log_weights = []
 
         def log_weight(draws: tf.Tensor) -> tf.Tensor:
-            likelihood = log_likelihood(batch.x[:, None, :], *decoder(draws, y_draws))  # (batch, draws)
-            log_weights.append(log_importance_weights(likelihood, draws, *fixed))
-            return log_weights[-1]
+            likelihood = log_likelihood(x[:, None, :], *decoder(draws, None if y is None else y[:, None, :]))
+            return log_importance_weights(likelihood, draws, *fixed)
 
-        loss = doubly_reparameterised_loss(z, log_weight)
-        share = tf.nn.softmax(tf.stop_gradient(log_weights[0]), axis=1)
+        loss, log_w = doubly_reparameterised_loss(z, log_weight)
+        share = tf.nn.softmax(tf.stop_gradient(log_w), axis=1)
         # (sum w)^2 / sum w^2, the mean over rows
-        return {"loss": loss, "effective_draws": tf.reduce_mean(1.0 / tf.reduce_sum(tf.square(share), axis=1))}
+        return {"loss": loss, "effective_draws": tf.reduce_mean(1.0 / tf.reduce_sum(tf.square(share), axis=1))}, {}
 
     functions = _bound_functions(settings, pace, losses_of, (settings.draws, networks.encoder.n_out))
     return Objective(("loss", "effective_draws"), *functions)
 
 
-class _Batches(NamedTuple):
+def take_rows(data: Data, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """Features and classes of some rows, given their indices."""
+    x, y = data
+    return tf.gather(x, rows), None if y is None else tf.gather(y, rows)
+
+
+class _Epoch(NamedTuple):
     """An epoch's batches, and where the round stands in them."""
 
-    x: tf.Tensor
-    y: tf.Tensor | None
+    data: Data
     rows: tf.Tensor  # (steps of the epoch, batch) int32, row indices
     address: tf.Tensor  # seed of the epoch
-    epoch: tf.Tensor
+    number: tf.Tensor
     first_step: tf.Tensor  # of this round in the epoch
 
 
 def _bound_functions(
     settings: TrainingSettings,
     pace: Pace,
-    losses_of: Callable[[Parameters, _Batch, dict[str, Statistics]], Losses],
+    losses_of: Callable[[State, Data, tf.Tensor, tf.Tensor], tuple[Losses, Parameters]],
     noise_shape: tuple[int, int],
 ) -> tuple[Callable, Callable]:
-    """`open_round` and `step` of a lower bound, whose rounds are epochs or equal parts of them."""
+    """`open_round` and `step` of a lower bound, whose rounds are epochs or equal parts of them.
+
+    `losses_of` (state, batch, noise (batch, draws, d), epoch) -> losses, and statistics of the batch.
+    """
     optimizer = Optimizer(settings.average_epochs * pace.steps_per_epoch, weight_decay=settings.weight_decay or 0.0)
     rounds_per_epoch = pace.rounds_per_epoch or 1
 
-    def open_round(state: State, data: Data, seed: tf.Tensor) -> tuple[State, _Batches]:
-        x, y = data
-        epoch, part = state.round // rounds_per_epoch, state.round % rounds_per_epoch
-        address = tf.stack([seed, epoch])
-        n_used = pace.steps_per_epoch * pace.batch_rows
-        order = tf.argsort(backend.uniform([pace.n_rows], address))[:n_used]
+    def open_round(state: State, data: Data, seed: tf.Tensor) -> tuple[State, _Epoch]:
+        number, part = state.round // rounds_per_epoch, state.round % rounds_per_epoch
+        address = tf.stack([seed, number])
+        order = tf.argsort(backend.uniform([pace.n_rows], address))[: pace.steps_per_epoch * pace.batch_rows]
         rows = tf.reshape(order, [pace.steps_per_epoch, pace.batch_rows])
-        return state, _Batches(x, y, rows, address, epoch, part * pace.steps_per_round)
+        return state, _Epoch(data, rows, address, number, part * pace.steps_per_round)
 
-    def step(state: State, batches: _Batches, index: tf.Tensor) -> tuple[State, Losses]:
-        step_in_epoch = batches.first_step + index
+    def step(state: State, epoch: _Epoch, index: tf.Tensor) -> tuple[State, Losses]:
+        step_in_epoch = epoch.first_step + index
         # A gather, not a slice: XLA would treat the position as a constant and compile every round again.
-        rows = tf.gather(batches.rows, step_in_epoch)
-        noise_seed = tf.random.experimental.stateless_fold_in(batches.address, step_in_epoch + 1)
+        rows = tf.gather(epoch.rows, step_in_epoch)
+        noise_seed = tf.random.experimental.stateless_fold_in(epoch.address, step_in_epoch + 1)
         noise = backend.normal([pace.batch_rows, *noise_shape], noise_seed)
-        x, y = tf.gather(batches.x, rows), None if batches.y is None else tf.gather(batches.y, rows)
-        seen = no_statistics()
         with tf.GradientTape() as tape:
             tape.watch(state.parameters)
-            losses = losses_of(state.parameters, _Batch(x, y, noise, batches.epoch), seen)
+            losses, seen = losses_of(state, take_rows(epoch.data, rows), noise, epoch.number)
         gradients = gradients_of(tape, losses["loss"], state.parameters)
-        time = tf.cast(batches.epoch, tf.float32) + tf.cast(step_in_epoch, tf.float32) / float(pace.steps_per_epoch)
+        time = tf.cast(epoch.number, tf.float32) + tf.cast(step_in_epoch, tf.float32) / float(pace.steps_per_epoch)
         rate = settings.learning_rate * schedule_factor(settings.schedule, time, float(pace.n_epochs))
-        return optimizer.move(state, gradients, rate, merge(seen)), losses
+        return optimizer.move(state, gradients, rate, seen), losses
 
     return open_round, step
 
@@ -334,33 +322,26 @@ class Cells(NamedTuple):
 
     x: tf.Tensor  # (rows, p) float32
     scores: tf.Tensor  # (rows, p) float32, normal scores of x by column and class
-    row_class: tf.Tensor  # (rows,) int32
-    first_row: tf.Tensor  # (classes,) int32
-    n_rows: tf.Tensor  # (classes,) int32
+    row_class: tf.Tensor  # (rows,)
+    first_row: tf.Tensor  # (classes,)
+    n_rows: tf.Tensor  # (classes,)
 
 
 def sort_cells(x: np.ndarray, y: np.ndarray | None) -> Cells:
     """The cells of rows (rows, p) with one-hot classes (rows, classes), if any, to draw from."""
-    row_class = np.zeros(len(x), np.int32) if y is None else y.argmax(axis=1).astype(np.int32)
+    row_class = np.zeros(len(x), np.int32) if y is None else y.argmax(axis=1)
     order = np.argsort(row_class, kind="stable")
     n_rows = np.bincount(row_class, minlength=1 if y is None else y.shape[1])
     first_row = np.cumsum(n_rows) - n_rows
-    x = x[order]
-    ranges = [slice(first, first + n) for first, n in zip(first_row, n_rows, strict=True) if n]
-    scores = np.concatenate([_normal_scores(x[rows]) for rows in ranges])
-    return Cells(
-        tf.constant(x, tf.float32),
-        tf.constant(scores, tf.float32),
-        tf.constant(row_class[order]),
-        tf.constant(first_row, tf.int32),
-        tf.constant(n_rows, tf.int32),
-    )
+    scores = np.concatenate([_normal_scores(part) for part in np.split(x[order], first_row[1:])])
+    floats = (tf.constant(part, tf.float32) for part in (x[order], scores))
+    return Cells(*floats, *(tf.constant(part, tf.int32) for part in (row_class[order], first_row, n_rows)))
 
 
 def _normal_scores(x: np.ndarray) -> np.ndarray:
     """Quantiles of N(0, 1) at the ranks of each column; ties are ranked in the order of their rows."""
     ranks = np.argsort(np.argsort(x, axis=0, kind="stable"), axis=0, kind="stable")
-    return ndtri((ranks + 0.5) / len(x))
+    return ndtri((ranks + 0.5) / max(len(x), 1))
 
 
 def column_objective(networks: Networks, settings: WarmstartSettings, pace: Pace) -> Objective:
@@ -405,14 +386,12 @@ def draw_cells(
     """
     n_cells, n_columns = cells.x.shape
     seeds = tf.random.split(seed, 3)
-    row = backend.uniform([n_rows], seeds[0], maxval=n_cells, dtype=tf.int32)
-    row_class = tf.gather(cells.row_class, row)
+    row_class = tf.gather(cells.row_class, backend.uniform([n_rows], seeds[0], maxval=n_cells, dtype=tf.int32))
     share = backend.uniform([n_rows, n_columns], seeds[1])
     first, n = tf.gather(cells.first_row, row_class)[:, None], tf.gather(cells.n_rows, row_class)[:, None]
     offset = tf.minimum(tf.cast(share * tf.cast(n, tf.float32), tf.int32), n - 1)
     position = (first + offset) * n_columns + tf.range(n_columns)[None, :]
-    x = tf.gather(tf.reshape(cells.x, [-1]), position)
-    scores = tf.gather(tf.reshape(cells.scores, [-1]), position)
+    x, scores = (tf.gather(tf.reshape(part, [-1]), position) for part in (cells.x, cells.scores))
     noise = backend.normal([n_rows, n_columns], seeds[2])
     z = (1.0 - blur**2) ** 0.5 * scores + blur * noise
     return x, tf.one_hot(row_class, n_classes) if n_classes else None, z

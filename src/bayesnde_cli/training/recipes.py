@@ -2,46 +2,25 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from bayesnde_cli.model.coders import (
-    Networks,
-    decoder_spec,
-    encoder_spec,
-    image_decoder_spec,
-    image_encoder_spec,
-    initial_autoencoder,
-)
+from bayesnde_cli.model import coders
+from bayesnde_cli.model.coders import Networks
 from bayesnde_cli.model.likelihood import END, ColumnCells
 from bayesnde_cli.model.networks import n_products
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.scaling.discrete import noise_inside
-from bayesnde_cli.settings.stage_settings import (
-    FEWEST_EPOCHS,
-    IMAGE_REFINE_STEPS,
-    MOST_EPOCHS,
-    MOST_SMALL_REFINE_EPOCHS,
-    SMALL_REFINE_STEPS,
-    TYPICAL_STEPS,
-    RefineSettings,
-    TrainingSettings,
-    WarmstartSettings,
-)
+from bayesnde_cli.settings import stage_settings
+from bayesnde_cli.settings.stage_settings import RefineSettings, TrainingSettings, WarmstartSettings
 from bayesnde_cli.tables.columns import ImageShape
 from bayesnde_cli.tables.schema import Feature, Schema
+from bayesnde_cli.training import objectives
 from bayesnde_cli.training.loop import Phase
-from bayesnde_cli.training.objectives import (
-    Data,
-    Pace,
-    column_objective,
-    evidence_objective,
-    importance_objective,
-    kl_warm_up_epochs,
-    sort_cells,
-)
+from bayesnde_cli.training.objectives import Data, Pace
 
 # Latent dimension: the number of features up to this many, half of it beyond.
 _FULL_LATENT_FEATURES = 32
@@ -61,24 +40,26 @@ def fresh_networks(
     settings: WarmstartSettings, n_features: int, n_classes: int, image: ImageShape | None = None
 ) -> Networks:
     """Decoder and encoder for these rows; the settings must be settled."""
-    common = {"width": settings.width, "depth": settings.depth, "activation": settings.activation}
     if image is not None:
-        shape = image.height, image.width, image.channels
         assert settings.latent_dim is not None
-        specs = [spec(settings.latent_dim, shape, n_classes) for spec in (image_decoder_spec, image_encoder_spec)]
-        specs[0] = replace(specs[0], class_maps=bool(settings.class_maps))
+        shape = image.height, image.width, image.channels
+        decoder = coders.image_decoder_spec(settings.latent_dim, shape, n_classes)
+        decoder = replace(decoder, class_maps=bool(settings.class_maps))
+        encoder = coders.image_encoder_spec(settings.latent_dim, shape, n_classes)
     else:
         full = n_features if n_features <= _FULL_LATENT_FEATURES else math.ceil(n_features / 2)
-        specs = [spec(settings.latent_dim or full, n_features, n_classes) for spec in (decoder_spec, encoder_spec)]
-    return Networks(*(replace(spec, **common) for spec in specs))  # type: ignore[arg-type]
+        latent_dim = settings.latent_dim or full
+        decoder = coders.decoder_spec(latent_dim, n_features, n_classes)
+        encoder = coders.encoder_spec(latent_dim, n_features, n_classes)
+    common: dict[str, Any] = {name: getattr(settings, name) for name in ("width", "depth", "activation")}
+    return Networks(replace(decoder, **common), replace(encoder, **common))
 
 
 def first_weights(settings: TrainingSettings, networks: Networks) -> dict[str, tf.Tensor]:
     """The random weights before the first phase."""
     assert settings.seed is not None
-    return initial_autoencoder(
-        networks.decoder, networks.encoder, derive_seed(settings.seed, settings.stage, "weights")
-    )
+    seed = derive_seed(settings.seed, settings.stage, "weights")
+    return coders.initial_autoencoder(networks.decoder, networks.encoder, seed)
 
 
 def as_tensors(rows: Rows) -> Data:
@@ -99,12 +80,12 @@ def phases_of(settings: TrainingSettings, networks: Networks, rows: Rows) -> lis
         pace = sizes.egm(settings, networks)
         phases.append(Phase("egm", adversarial_objective(networks, settings, pace), pace))
     elif settings.column_steps > 0 and networks.decoder.n_in == networks.decoder.n_out:
-        pace, cells = sizes.columns(settings), sort_cells(rows.x, rows.y)
-        phases.append(Phase("columns", column_objective(networks, settings, pace), pace, cells, n_checks=1))
+        pace, cells = sizes.columns(settings), objectives.sort_cells(rows.x, rows.y)
+        phases.append(Phase("columns", objectives.column_objective(networks, settings, pace), pace, cells, n_checks=1))
     if settings.objective != "egm":
         pace = sizes.epochs(passes=1.0)
-        n_settling = kl_warm_up_epochs(settings, pace) * (pace.rounds_per_epoch or 1)
-        objective = evidence_objective(networks, settings, pace)
+        n_settling = objectives.kl_warm_up_epochs(settings, pace) * (pace.rounds_per_epoch or 1)
+        objective = objectives.evidence_objective(networks, settings, pace)
         phases.append(Phase("elbo", objective, pace, n_settling=n_settling, has_fresh_noise=settings.fresh_noise))
     return phases
 
@@ -113,7 +94,7 @@ def _refinement(settings: RefineSettings, networks: Networks, sizes: "Sizes") ->
     update = settings.latent_update
     if update == "importance":
         pace = sizes.epochs(passes=0.5 * (1 + settings.draws))
-        objective = importance_objective(networks, settings, pace)
+        objective = objectives.importance_objective(networks, settings, pace)
         return Phase(update, objective, pace, has_fresh_noise=settings.fresh_noise)
     from bayesnde_cli.training.latents import latent_objective
 
@@ -135,15 +116,14 @@ class Sizes:
 
     def _epochs_of_steps(self, settings: TrainingSettings, networks: Networks) -> int:
         """Whole epochs with at least the number of steps in the settings, or the default number."""
-        is_refine, steps = isinstance(settings, RefineSettings), settings.steps
-        if is_refine and networks.decoder.image is not None:
-            steps = steps or IMAGE_REFINE_STEPS
-        if steps:
+        is_refine = isinstance(settings, RefineSettings)
+        image_steps = stage_settings.IMAGE_REFINE_STEPS if is_refine and networks.decoder.image is not None else None
+        if steps := settings.steps or image_steps:
             return math.ceil(steps / self.steps_per_epoch)
-        is_small_refine = is_refine and networks.decoder.kind == "mlp"
-        steps = SMALL_REFINE_STEPS if is_small_refine else TYPICAL_STEPS
-        most = MOST_SMALL_REFINE_EPOCHS if is_small_refine else MOST_EPOCHS
-        return min(max(math.ceil(steps / self.steps_per_epoch), FEWEST_EPOCHS), most)
+        steps, most = stage_settings.TYPICAL_STEPS, stage_settings.MOST_EPOCHS
+        if is_refine and networks.decoder.kind == "mlp":
+            steps, most = stage_settings.SMALL_REFINE_STEPS, stage_settings.MOST_SMALL_REFINE_EPOCHS
+        return min(max(math.ceil(steps / self.steps_per_epoch), stage_settings.FEWEST_EPOCHS), most)
 
     def _steps_in_seconds(self, passes: float) -> float:
         """Steps that take a few seconds, where a step passes each row through the networks `passes` times."""

@@ -47,6 +47,20 @@ def bayesnde(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
+def without_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs run as TensorFlow's own graphs: slower, but ready sooner. XLA's random numbers are not at hand there."""
+    import tensorflow as tf
+
+    from bayesnde_cli.model import backend
+
+    function, random = tf.function, tf.random
+    monkeypatch.setattr(tf, "function", lambda body=None, jit_compile=True, **options: function(body, **options))
+    monkeypatch.setattr(
+        backend, "_random", lambda name, shape, seed, **options: getattr(random, name)(shape, seed, **options)
+    )
+
+
+@pytest.fixture
 def examples() -> Path:
     return EXAMPLES
 

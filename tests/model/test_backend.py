@@ -17,7 +17,7 @@ try:
 except BadUsage as error:
     print(error)
 import tensorflow as tf
-program = tf.function(lambda x: tf.reduce_sum(x * x), jit_compile=True)
+program = tf.function(lambda x: tf.reduce_sum(x * x))
 for n in range(2, 10):
     program(tf.fill([n], 5.0))
 print(tf.config.threading.get_intra_op_parallelism_threads())

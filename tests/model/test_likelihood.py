@@ -9,17 +9,9 @@ from linear_gaussian_oracle import LinearGaussianOracle, random_oracle
 from scipy.stats import multivariate_normal, norm
 
 from bayesnde_cli.inference import hmc
-from bayesnde_cli.model import networks
+from bayesnde_cli.model import likelihood, networks
 from bayesnde_cli.model.coders import Decoder, image_decoder_spec
-from bayesnde_cli.model.likelihood import (
-    Target,
-    draw_rows,
-    largest_divisor,
-    log_joint,
-    log_likelihood,
-    log_normal,
-    log_prior,
-)
+from bayesnde_cli.model.likelihood import Target, log_joint, log_likelihood, log_prior
 from bayesnde_cli.rng import generator
 
 
@@ -44,7 +36,7 @@ def test_likelihood_and_prior_are_sums_of_normal_log_densities_with_all_constant
 
 def test_cells_are_computed_and_added_up_in_float64_when_asked() -> None:
     parts = [tf.constant(part, tf.float32) for part in _cells(3, 2000)]
-    exact = np.asarray(log_normal(*(tf.cast(part, tf.float64) for part in parts))).sum(axis=-1)
+    exact = np.asarray(likelihood.log_normal(*(tf.cast(part, tf.float64) for part in parts))).sum(axis=-1)
     wide = log_likelihood(*parts, dtype=tf.float64)
     assert wide.dtype == tf.float64
     np.testing.assert_allclose(wide, exact, rtol=1e-13)
@@ -98,7 +90,7 @@ def test_drawn_rows_have_the_density_that_scores_them() -> None:
     narrow = multivariate_normal(oracle.offset, covariance)
 
     def ratio(decoder: LinearGaussianOracle) -> np.ndarray:
-        x = draw_rows(decoder, 20_000, 2, tf.constant([3, 4])).numpy()
+        x = likelihood.draw_rows(decoder, 20_000, 2, tf.constant([3, 4])).numpy()
         return np.exp(narrow.logpdf(x) - oracle.log_density(x))
 
     right = ratio(oracle)
@@ -163,5 +155,5 @@ def test_the_gradient_of_a_weighted_sum_has_the_weights(decoder: Decoder) -> Non
 
 
 def test_batches_are_equal_and_as_large_as_they_may_be() -> None:
-    assert [largest_divisor(12, most) for most in (0, 1, 5, 6, 11, 12, 100)] == [1, 1, 4, 6, 6, 12, 12]
-    assert largest_divisor(13, 12) == 1
+    assert [likelihood.largest_divisor(12, most) for most in (0, 1, 5, 6, 11, 12, 100)] == [1, 1, 4, 6, 6, 12, 12]
+    assert likelihood.largest_divisor(13, 12) == 1

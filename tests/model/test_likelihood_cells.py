@@ -8,17 +8,8 @@ import pytest
 import tensorflow as tf
 from scipy.stats import norm, truncnorm
 
-from bayesnde_cli.model.likelihood import (
-    ColumnCells,
-    ValueCells,
-    draw_rows,
-    information_share,
-    join_cells,
-    log_joint,
-    log_likelihood,
-    log_normal_cdf,
-    log_normal_mass,
-)
+from bayesnde_cli.model import likelihood
+from bayesnde_cli.model.likelihood import ColumnCells, log_joint, log_likelihood, log_normal_mass
 
 # A column that went through its own distribution, one that was only scaled, and one without cells.
 NORMAL = ColumnCells((-100.0, -0.5, 0.75), (-0.5, 0.25, 100.0))
@@ -26,8 +17,8 @@ EVEN = ColumnCells((-1.0, 0.0), (0.0, 1.0), width=0.4, step=1.0)
 COLUMNS = (NORMAL, EVEN, ColumnCells())
 
 
-def _cells() -> ValueCells:
-    cells = join_cells(COLUMNS)
+def _cells() -> likelihood.ValueCells:
+    cells = likelihood.join_cells(COLUMNS)
     assert cells is not None
     return cells
 
@@ -45,14 +36,16 @@ def _log_density(x: float, column: int, mean: float, sd: float) -> float:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_normal_distribution_function_holds_in_the_far_tail(dtype: type) -> None:
+def test_the_normal_distribution_function_holds_in_the_far_tail(dtype: type[np.floating]) -> None:
     t = np.concatenate([np.linspace(-60, 4, 400), [-10.0, -9.999, -10.001]]).astype(dtype)
     tolerance = 2e-5 if dtype == np.float32 else 2e-6  # the series at its border
-    np.testing.assert_allclose(log_normal_cdf(tf.constant(t)).numpy(), norm.logcdf(t), rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(
+        likelihood.log_normal_cdf(tf.constant(t)).numpy(), norm.logcdf(t), rtol=tolerance, atol=tolerance
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_mass_between_two_places_holds_in_both_tails(dtype: type) -> None:
+def test_the_mass_between_two_places_holds_in_both_tails(dtype: type[np.floating]) -> None:
     low = np.array([-40.0, -12.0, -3.0, -0.1, 0.0, 2.0, 8.0, 30.0, -100.0, 0.5], dtype)
     high = np.array([-39.5, -11.0, 5.0, 0.1, 1e-2, 2.5, 9.0, 100.0, 100.0, 0.52], dtype)
     a, b = low.astype(float), high.astype(float)
@@ -116,7 +109,7 @@ def test_a_missing_cell_counts_for_nothing_and_spoils_no_slope() -> None:
 
 def test_rows_drawn_from_the_model_have_the_density_that_is_scored() -> None:
     decoder = lambda z: (0.3 * z, 0.2 + 0.0 * z, _cells())  # noqa: E731
-    x = draw_rows(decoder, 200_000, 3, tf.constant([3, 4])).numpy()
+    x = likelihood.draw_rows(decoder, 200_000, 3, tf.constant([3, 4])).numpy()
     sd = math.sqrt(0.09 + 0.2)
     for column, places in ((0, np.linspace(-1.5, 1.5, 13)), (1, np.linspace(-1.5, 1.5, 13))):
         for low, high in pairwise(places):
@@ -135,19 +128,19 @@ def test_a_cell_says_as_much_of_the_mean_as_its_curvature() -> None:
         step = 1e-3
         three = [float(log_normal_mass(edges[0] - shift, edges[1] - shift)) for shift in (-step, 0.0, step)]
         curvature = -(three[0] - 2 * three[1] + three[2]) / step**2
-        assert float(information_share(edges[0], edges[1])) == pytest.approx(curvature, abs=1e-4)
+        assert float(likelihood.information_share(edges[0], edges[1])) == pytest.approx(curvature, abs=1e-4)
 
 
 def test_a_far_cell_says_nearly_as_much_as_a_point_in_float32_too() -> None:
     low = np.array([16.0, 60.0, 100.0, 300.0, -200.0, -1000.0, -16.0])
     high = np.array([17.0, 100.0, 102.0, 310.0, -190.0, -999.0, -14.9])
-    shares = information_share(tf.constant(low, tf.float32), tf.constant(high, tf.float32)).numpy()
+    shares = likelihood.information_share(tf.constant(low, tf.float32), tf.constant(high, tf.float32)).numpy()
     end = np.minimum(np.abs(low), np.abs(high))
     np.testing.assert_allclose(shares, 1.0 - 1.0 / end**2, atol=2e-3)
 
 
 def test_a_last_category_that_reaches_to_infinity_is_drawn_around_its_value() -> None:
-    cells = join_cells((ColumnCells((-100.0, 0.4), (0.4, 100.0), width=0.5, step=0.8),))
+    cells = likelihood.join_cells((ColumnCells((-100.0, 0.4), (0.4, 100.0), width=0.5, step=0.8),))
     assert cells is not None
     x = tf.constant([[-3.0], [0.3], [0.5], [40.0]])
     for uniform, side in ((1e-6, -0.25), (0.5, 0.0), (1.0 - 1e-6, 0.25)):

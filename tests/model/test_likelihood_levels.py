@@ -60,7 +60,8 @@ def test_both_precisions_find_the_same_cells() -> None:
     x = np.stack([np.nextafter(edges, np.float32(side)) for side in (-np.inf, 0.0, np.inf)] + [edges])
     found = [BYTES.find(tf.constant(x, dtype)) for dtype in (tf.float32, tf.float64)]
     for name in ("lower", "upper"):
-        np.testing.assert_allclose(*(getattr(each, name).numpy() for each in found), rtol=1e-5, atol=1e-6)
+        narrow, wide = (getattr(each, name).numpy() for each in found)
+        np.testing.assert_allclose(narrow, wide, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("is_compiled", [False, True])
@@ -92,7 +93,7 @@ def _slopes(x: np.ndarray, mean: float, sd: float, dtype: tf.DType) -> tuple[np.
     at = [tf.fill(places.shape, tf.constant(value, dtype)) for value in (mean, sd**2)]
     with tf.GradientTape() as tape:
         tape.watch(at)
-        value = log_likelihood(places, *at, BYTES)
+        value = log_likelihood(places, at[0], at[1], BYTES)
     return tuple(slope.numpy()[:, 0] for slope in tape.gradient(value, at))
 
 

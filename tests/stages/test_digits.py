@@ -1,4 +1,8 @@
-"""A small convolutional model of 8 x 8 digits tells four of them apart, from the file to the classes."""
+"""A small convolutional model of 8 x 8 digits tells four of them apart, from the file to the classes.
+
+It runs without XLA, which takes minutes to compile convolutions. Compiled rounds and screens of images are tested in
+`tests/training/test_objectives.py` and `tests/inference/test_class_screen.py`.
+"""
 
 import csv
 import json
@@ -16,6 +20,7 @@ _TRAINING = ["--batch-rows=64", "--checks=1", "--validation-rows=32", "--validat
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_xla")
 def test_digits_are_told_apart(bayesnde: Callable, tmp_path: Path) -> None:
     images, target = load_digits(n_class=4, return_X_y=True)
     images = (15 * images).astype(np.uint8).reshape(-1, 8, 8)

@@ -1,5 +1,7 @@
 """The paper's appendix S2, transcribed with loops: one number at a time, no tricks."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 
@@ -44,7 +46,7 @@ def joint_mmd(real: np.ndarray, generated: np.ndarray) -> float:
     return max(0.0, total / 3)
 
 
-def _discrepancy(x: np.ndarray, y: np.ndarray, kernel) -> float:
+def _discrepancy(x: np.ndarray, y: np.ndarray, kernel: Callable) -> float:
     def mean_kernel(a: np.ndarray, b: np.ndarray) -> float:
         return np.mean([kernel(u, v) for u in a for v in b])
 

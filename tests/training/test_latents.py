@@ -9,23 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
-from linear_gaussian_oracle import LinearGaussianOracle, random_oracle
+from linear_gaussian_oracle import LinearGaussianOracle, mean_log_density, random_oracle
+from same_bits import check_bits, have_same_bits
 
-from bayesnde_cli.model import backend
-from bayesnde_cli.model.coders import (
-    Decoder,
-    Networks,
-    decoder_of,
-    decoder_spec,
-    encoder_of,
-    encoder_spec,
-    initial_autoencoder,
-    part_of,
-)
+from bayesnde_cli.model import backend, coders
+from bayesnde_cli.model.coders import Decoder, Networks, decoder_of, initial_autoencoder, part_of
 from bayesnde_cli.model.likelihood import log_likelihood
 from bayesnde_cli.model.networks import VARIANCE_FLOOR, NetworkSpec
 from bayesnde_cli.settings.stage_settings import RefineSettings
-from bayesnde_cli.training import latents as latents_module
+from bayesnde_cli.training import losses as losses_module
 from bayesnde_cli.training.latents import compile_burn_in, latent_objective
 from bayesnde_cli.training.loop import RunRound, compile_round
 from bayesnde_cli.training.losses import correlation_loss, log_variance_loss, marginal_mmd
@@ -33,8 +25,8 @@ from bayesnde_cli.training.objectives import Optimizer, Pace, State
 
 N_COLUMNS, LATENT_DIM = 3, 1
 N_ROWS, BATCH = 4000, 256  # 15 batches, and 160 rows that wait
-DECODER = replace(decoder_spec(LATENT_DIM, N_COLUMNS), width=2 * LATENT_DIM, depth=1)
-ENCODER = replace(encoder_spec(LATENT_DIM, N_COLUMNS), width=4, depth=1)
+DECODER = replace(coders.decoder_spec(LATENT_DIM, N_COLUMNS), width=2 * LATENT_DIM, depth=1)
+ENCODER = replace(coders.encoder_spec(LATENT_DIM, N_COLUMNS), width=4, depth=1)
 NETWORKS = Networks(DECODER, ENCODER)
 ORACLE = random_oracle(N_COLUMNS, LATENT_DIM, seed=3)
 LATENTS, ROWS = (tf.constant(part, tf.float32) for part in ORACLE.sample(N_ROWS, np.random.default_rng(0)))
@@ -118,21 +110,12 @@ def _after(run: Callable, state: State, n_times: int) -> tuple[State, list[dict[
 
 
 def _mean_log_density(parameters: dict[str, tf.Tensor]) -> float:
-    """Of fresh rows, by quadrature."""
-    z = np.linspace(-8.0, 8.0, 801, dtype=np.float32)[:, None]
-    mean, variance = (part.numpy().astype(float) for part in decoder_of(DECODER, parameters)(tf.constant(z)))
-    log_joint = -0.5 * np.sum((FRESH[:, None] - mean) ** 2 / variance + np.log(2 * np.pi * variance), axis=2)
-    log_joint += -0.5 * z[:, 0] ** 2 - 0.5 * np.log(2 * np.pi)
-    return float(np.mean(np.logaddexp.reduce(log_joint, axis=1)) + np.log(z[1, 0] - z[0, 0]))
+    """Of fresh rows."""
+    return mean_log_density(decoder_of(DECODER, parameters), FRESH, LATENT_DIM)
 
 
 def _variance_at_latents(state: State) -> np.ndarray:
     return decoder_of(DECODER, state.parameters)(state.extra.z)[1].numpy().mean(axis=0)
-
-
-def _same_bits(one: State, other: State) -> bool:
-    pairs = zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True)
-    return all(np.array_equal(left.numpy(), right.numpy()) for left, right in pairs)
 
 
 @pytest.mark.slow
@@ -169,7 +152,7 @@ def test_maximised_latents_let_the_variance_shrink(map_epoch: Callable) -> None:
 
 def test_burn_in_goes_from_the_encoder_s_mean_to_the_posterior_of_every_row(burn_in: Callable) -> None:
     state = start(_linear(ORACLE), ROWS)
-    assert np.allclose(state.extra.z, encoder_of(ENCODER, state.parameters)(ROWS).mean, atol=1e-6)
+    assert np.allclose(state.extra.z, coders.encoder_of(ENCODER, state.parameters)(ROWS).mean, atol=1e-6)
     assert set(state.optimizer.first) == set(part_of(state.parameters, "decoder"))
 
     def error(state: State) -> float:
@@ -187,7 +170,7 @@ def test_burn_in_goes_from_the_encoder_s_mean_to_the_posterior_of_every_row(burn
     moved, _ = _after(burn_in, first, 14)
     assert error(moved) < 4.5
     assert np.all(moved.extra.visits == 15)
-    assert _same_bits(moved._replace(extra=()), state._replace(extra=()))
+    assert have_same_bits(moved._replace(extra=()), state._replace(extra=()))
 
 
 def test_lag_is_nil_in_equilibrium_and_negative_behind_a_decoder_that_moved(burn_in: Callable) -> None:
@@ -300,7 +283,7 @@ def test_a_term_of_weight_nil_is_never_computed(term: str, monkeypatch: pytest.M
     def refuse(*_: tf.Tensor) -> tf.Tensor:
         raise RuntimeError(term)
 
-    monkeypatch.setattr(latents_module, functions[term], refuse)
+    monkeypatch.setattr(losses_module, functions[term], refuse)
 
     def run(update: dict[str, float]) -> None:
         round_runner(MAP.model_copy(update=update), n_rows=8, batch_rows=8)(
@@ -317,13 +300,7 @@ def test_a_term_of_weight_nil_is_never_computed(term: str, monkeypatch: pytest.M
 def test_an_epoch_gives_the_same_bits_again_and_finds_a_bad_row(update: str, request: pytest.FixtureRequest) -> None:
     run = request.getfixturevalue(f"{update}_epoch")
     begin = start(_linear(_off(ORACLE)), ROWS)
-    half, _ = _after(run, begin, 1)
-    whole, _ = _after(run, half, 1)
-    # As if saved and read back: through NumPy, leaf by leaf.
-    leaves = [tf.constant(leaf.numpy()) for leaf in tf.nest.flatten(half)]
-    resumed, _ = _after(run, tf.nest.pack_sequence_as(begin, leaves), 1)
-    assert _same_bits(whole, resumed)
-    assert not _same_bits(run(begin, (ROWS, None), SEED + 1)[0], half)
+    check_bits(run, begin, (ROWS, None), SEED)
     x = ROWS.numpy().copy()
     x[1234] = np.nan
     _, losses = run(begin, (tf.constant(x), None), SEED)
@@ -335,8 +312,8 @@ def test_an_epoch_gives_the_same_bits_again_and_finds_a_bad_row(update: str, req
 def test_generated_rows_of_a_conditional_model_have_the_labels_of_the_batch() -> None:
     label = np.random.default_rng(0).integers(0, 2, 512)
     x = tf.constant(np.stack([5.0 * label, -5.0 * label], axis=1) + 0.1, tf.float32)
-    decoder = replace(decoder_spec(1, 2, 2), width=4, depth=1)
-    encoder = replace(encoder_spec(1, 2, 2), width=4, depth=1)
+    decoder = replace(coders.decoder_spec(1, 2, 2), width=4, depth=1)
+    encoder = replace(coders.encoder_spec(1, 2, 2), width=4, depth=1)
     parameters = initial_autoencoder(decoder, encoder, 0)
     parameters |= {name: tf.zeros_like(value) for name, value in parameters.items() if name.startswith("decoder/")}
     kernel = np.zeros((6, 2), np.float32)

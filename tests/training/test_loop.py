@@ -23,6 +23,9 @@ def _step(state: State, rows: tf.Tensor, index: tf.Tensor) -> tuple[State, dict[
     return state._replace(parameters={"w": state.parameters["w"] + rows[index]}), {"loss": rows[index]}
 
 
+THREE_STEPS = compile_round(Objective(["loss"], lambda state, data, _: (state, data), _step), 3)
+
+
 @pytest.mark.parametrize(
     ("rows", "loss", "first_bad_step"),
     [
@@ -34,8 +37,7 @@ def _step(state: State, rows: tf.Tensor, index: tf.Tensor) -> tuple[State, dict[
 def test_a_round_has_mean_losses_and_tells_its_first_bad_step(
     rows: list[float], loss: float, first_bad_step: int
 ) -> None:
-    run = compile_round(Objective(["loss"], lambda state, data, _: (state, data), _step), 3)
-    state, losses = run(start_state({"w": tf.zeros([])}), tf.constant(rows), tf.constant(0))
+    state, losses = THREE_STEPS(start_state({"w": tf.zeros([])}), tf.constant(rows), tf.constant(0))
     assert int(state.round) == 1
     np.testing.assert_array_equal(losses["loss"], np.float32(loss))
     assert (int(losses["first_bad_step"]), losses["first_bad_step"].dtype) == (first_bad_step, tf.int32)

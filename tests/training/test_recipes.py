@@ -16,12 +16,8 @@ from bayesnde_cli.model.likelihood import END, ColumnCells, LevelCells, join_cel
 from bayesnde_cli.model.networks import NetworkSpec
 from bayesnde_cli.runs.layout import RunLayout
 from bayesnde_cli.scaling.column_map import Affine, Logit, Noise
-from bayesnde_cli.settings.stage_settings import (
-    MOST_MAPPED_CLASSES,
-    RefineSettings,
-    TrainingSettings,
-    WarmstartSettings,
-)
+from bayesnde_cli.settings import stage_settings
+from bayesnde_cli.settings.stage_settings import RefineSettings, TrainingSettings, WarmstartSettings
 from bayesnde_cli.stages.loading import read_networks
 from bayesnde_cli.stages.train import read_noisy_values
 from bayesnde_cli.tables.columns import Kind
@@ -185,7 +181,7 @@ def _prepare_images(folder: Path, n_classes: int, *options: str) -> Path:
 
 @pytest.mark.parametrize(
     ("n_classes", "flags", "has_maps"),
-    [(3, (), True), (3, ("--no-class-maps", "--no-cells"), False), (MOST_MAPPED_CLASSES + 1, (), False)],
+    [(3, (), True), (3, ("--no-class-maps", "--no-cells"), False), (stage_settings.MOST_MAPPED_CLASSES + 1, (), False)],
 )
 def test_images_have_levels_and_a_latent_map_for_each_class(
     tmp_path: Path, n_classes: int, flags: tuple[str, ...], has_maps: bool

@@ -22,10 +22,9 @@ class Backend(NamedTuple):
 
 
 def load_tensorflow(*, verbose: bool = False, device: str = "auto", threads: int | None = None) -> Backend:
-    """Import and start TensorFlow on a device; its start-up messages are shown only if `verbose`, or if it fails.
+    """Import and start TensorFlow on a device: auto, cpu or gpu. The first call of a process decides.
 
-    `device` is auto, cpu or gpu; GPU memory is allocated as needed. The first call of a process decides about device
-    and threads. A log level that the user has set in the environment is respected.
+    Its start-up messages are shown only if `verbose`, or if it fails. A log level set in the environment is respected.
     """
     if not verbose:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # fatal errors only
@@ -102,9 +101,9 @@ def seed_pair(seed: int) -> "tf.Tensor":
     return tf.constant([seed % 2**31, seed // 2**31 % 2**31], tf.int32)
 
 
-def normal(shape: Sequence[int], seed: "tf.Tensor") -> "tf.Tensor":
+def normal(shape: Sequence[int], seed: "tf.Tensor", **options: Any) -> "tf.Tensor":
     """Standard normal numbers."""
-    return _random("stateless_normal", shape, seed)
+    return _random("stateless_normal", shape, seed, **options)
 
 
 def uniform(shape: Sequence[int], seed: "tf.Tensor", **options: Any) -> "tf.Tensor":
@@ -115,5 +114,6 @@ def uniform(shape: Sequence[int], seed: "tf.Tensor", **options: Any) -> "tf.Tens
 def _random(function: str, shape: Sequence[int], seed: "tf.Tensor", **options: Any) -> "tf.Tensor":
     import tensorflow as tf
 
-    algorithm = "auto_select" if tf.executing_eagerly() else "threefry"  # every graph in this package is compiled
+    # Every graph in this package is compiled.
+    algorithm = "auto_select" if tf.executing_eagerly() else "threefry"
     return getattr(tf.random, function)(shape, seed, alg=algorithm, **options)

@@ -35,7 +35,7 @@ class Decoder:
         mean, variance, *cells = decoder(z)
 
     This is the paper's generator, without the batch normalisation of z in the authors' code: p(x | z) does not depend
-    on other rows. Inside networks of images its statistics are frozen, unless the decoder has `statistics` for training.
+    on other rows. In networks of images its statistics are frozen, unless the decoder has `statistics` for training.
     """
 
     spec: NetworkSpec

@@ -58,8 +58,8 @@ def log_likelihood(
 ) -> tf.Tensor:
     """log p(x | z) = sum over columns of log N(x_j; mean_j, variance_j), or the log-mass of a cell. (…, p) -> (…,).
 
-    x has as many axes as mean; an axis of length 1 is broadcast, as in (rows, 1, p) against (rows, chains, p). `mask`
-    is True where a cell of x is observed; other cells may hold anything, even NaN, and are integrated out.
+    x has as many axes as mean; those of length 1 are broadcast. `mask` is True where a cell of x is observed; other
+    cells may hold anything, even NaN, and are integrated out.
     """
     if len(x.shape) != len(mean.shape):
         raise ValueError(f"expected x with the axes of the mean {mean.shape}, got shape {x.shape}")
@@ -185,11 +185,11 @@ def largest_divisor(n: int, most: int) -> int:
 
 @dataclass(frozen=True)
 class ColumnCells:
-    """The cells of one column in the model's space, disjoint and in increasing order.
+    """The cells of one column in the model's space, disjoint and in increasing order; -END and END are infinity.
 
     Inside a cell, noise is uniform with this `width` around the value, which lies half a `step` from the ends. A width
-    of 0 stands for the standard normal distribution truncated to the cell, which uniform noise becomes if the column is
-    mapped through its own distribution. Ends at -END and END stand for infinity.
+    of 0 stands for the standard normal distribution truncated to the cell, as after a map through the column's own
+    distribution.
     """
 
     lower: tuple[float, ...] = ()

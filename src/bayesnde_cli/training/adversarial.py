@@ -133,11 +133,10 @@ def row_batches(n_rows: int, batch_rows: int, *, n_batches: int, seed: tf.Tensor
 
     A batch has no row twice. (n_batches or a few more, batch) int32.
     """
-    batch = min(batch_rows, n_rows)
-    n_whole = n_rows // batch
+    n_whole = n_rows // batch_rows
     n_shuffles = -(-n_batches // n_whole)
     order = tf.argsort(backend.uniform([n_shuffles, n_rows], seed), axis=1)
-    return tf.reshape(order[:, : n_whole * batch], [n_shuffles * n_whole, batch])
+    return tf.reshape(order[:, : n_whole * batch_rows], [n_shuffles * n_whole, batch_rows])
 
 
 # Compared by identity, as the networks in it are.

@@ -4,10 +4,9 @@ For each batch B, first the latents, then one step of the decoder on
 
     J = -(1/|B|) sum over i in B of log p(x_i | z_i) + the weighted regularisers.
 
-`map` is the paper's latent update: one step of Adam on -log p(x_i | z_i) - log p(z_i). Maximising over latents and
-weights together is not maximum likelihood: latents that fit too well let the variance shrink. `posterior` draws z_i
-from p(z | x_i) instead, with a Markov chain that each row keeps over all epochs. The same decoder step then follows the
-gradient of log p(x) (Fisher's identity), as far as the chains keep up with the decoder."""
+`map` is the paper's latent update: one step of Adam on -log p(x_i | z_i) - log p(z_i). Latents that fit too well then
+let the variance shrink. `posterior` draws z_i from p(z | x_i) instead, with a Markov chain that each row keeps over all
+epochs. The same decoder step then follows the gradient of log p(x), as far as the chains keep up with the decoder."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -154,10 +153,9 @@ def compile_burn_in(
         acceptance  of the transitions
         lag         log p(x, z before) - log p(x, z after), both with the current decoder, in nats
 
-    Draws from the posterior stay such draws, and the lag is 0 but for sampling error (about sqrt(d / rows) in an
-    epoch). It is negative where chains lag behind: the decoder has moved, the latents have become improbable under it,
-    and the transitions bring them back. It is positive where latents are more probable than draws would be: those of a
-    start at the mode, or those that a fast decoder was bent to. Chains that hardly move have no lag either, so read it
+    For draws from the posterior the lag is 0 but for sampling error (about sqrt(d / rows) in an epoch). It is negative
+    where the decoder has moved and the chains lag behind, and positive where latents are more probable than draws: at a
+    start at the mode, or after a fast decoder was bent to them. Chains that hardly move have no lag either, so read it
     together with the acceptance.
     """
     update = _posterior_update(settings)
@@ -165,11 +163,10 @@ def compile_burn_in(
     @tf.function(jit_compile=True, autograph=False)
     def run(state: State, data: Data, seed: tf.Tensor) -> tuple[State, Losses]:
         n_rows = data[0].shape[0]
-        batch = min(batch_rows, n_rows)
-        n_batches = -(-n_rows // batch)
+        n_batches = -(-n_rows // batch_rows)
         # Each sweep has an address of its own; the last batch is filled up with copies of the first rows.
         seeds = _batch_seeds(tf.stack([seed, -1 - tf.reduce_max(state.extra.visits)]), n_batches, settings)
-        batches = _cut((data, state.extra), tf.range(n_batches * batch) % n_rows, batch)
+        batches = _cut((data, state.extra), tf.range(n_batches * batch_rows) % n_rows, batch_rows)
         model = coders.decoder_of(decoder, state.parameters)
 
         def sweep(index, written, totals):  # type: ignore[no-untyped-def]
@@ -260,11 +257,8 @@ def _decoder_losses(model: Decoder, settings: RefineSettings, data: Data, z: tf.
 
 
 def _batch_seeds(address: tf.Tensor, n_batches: int, settings: RefineSettings) -> tf.Tensor:
-    """Seeds of each batch: for the decoder, for the step sizes, for each transition. (batches, 2 + transitions, 2).
-
-    All come from one call, as every call for random numbers takes XLA a third of a second to compile.
-    """
-    n_each = 2 + settings.transitions
+    """Seeds of each batch: for the decoder, for the step sizes, for each transition. (batches, 2 + transitions, 2)."""
+    n_each = 2 + settings.transitions  # in one call, as each takes XLA a third of a second to compile
     seeds = tf.random.experimental.stateless_split(address, n_batches * n_each)
     return tf.reshape(seeds, [n_batches, n_each, 2])
 

@@ -40,9 +40,9 @@ KERNEL_FLOOR = 1e-30
 
 @tf.custom_gradient
 def marginal_mmd(real: tf.Tensor, generated: tf.Tensor) -> tuple[tf.Tensor, Callable]:
-    """The one-dimensional discrepancy averaged over columns and the bandwidths 0.05, 0.1, 0.2, 0.5, 1. (n, p), (m, p).
+    """The one-dimensional discrepancy averaged over columns and bandwidths, the paper's L_MMD,marg. (n, p), (m, p).
 
-    The paper's L_MMD,marg; and its prior-predictive L_MMD,PP, when `generated` comes from fresh draws of the prior.
+    With `generated` from fresh draws of the prior it is the paper's prior-predictive L_MMD,PP.
     """
     n, m, p = real.shape[0], generated.shape[0], real.shape[1]
     value_weight, gradient_weight = _pair_weights(n, m, real.dtype)
@@ -154,8 +154,8 @@ N_DIRECTIONS = 64
 def slicing_directions(n_columns: int, *, seed: int) -> np.ndarray:
     """Directions of the projections, unit vectors in columns. (p, 64), float32.
 
-    The paper's: the p coordinate axes, then random unit vectors that stay fixed during training. With p > 64 the axes
-    do not fit and all 64 are random: the term still responds to dependence, and single columns have terms of their own.
+    The paper's: the p coordinate axes, then random unit vectors that stay fixed during training. With p > 64 all are
+    random: the term still responds to dependence, and single columns have terms of their own.
     """
     axes = np.eye(n_columns) if n_columns <= N_DIRECTIONS else np.empty((n_columns, 0))
     shape = n_columns, N_DIRECTIONS - axes.shape[1]
@@ -193,8 +193,8 @@ def _squared_wasserstein(u: tf.Tensor, v: tf.Tensor) -> tuple[tf.Tensor, Callabl
 def sorted_columns(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Each column in ascending order, and the row that each value came from. (n, L) -> (n, L), (n, L) int32.
 
-    Batcher's bitonic network (1968): a fixed list of compare-exchange rounds between rows, the same in every column and
-    so vectorised over columns. Six times faster at (256, 64) than XLA's own sort on a CPU.
+    Batcher's bitonic network (1968): rounds of comparisons between fixed rows, vectorised over columns. Six times
+    faster at (256, 64) than XLA's own sort on a CPU.
     """
     n, n_columns = values.shape
     partner, takes_smaller = _bitonic_rounds(n)
@@ -238,10 +238,7 @@ CONSTANT_COLUMN = 1e-6
 
 
 def discriminator_loss(real_score: tf.Tensor, fake_score: tf.Tensor) -> tf.Tensor:
-    """1/2 { E[(0.9 - D(real))^2] + E[(0.1 - D(fake))^2] }; the paper's L_D is this for D_x plus this for D_z.
-
-    In data space real is x and fake is G(z); in latent space real is z and fake is E(x). Scores of any shape.
-    """
+    """1/2 { E[(0.9 - D(real))^2] + E[(0.1 - D(fake))^2] }; the paper's L_D is this for D_x plus this for D_z."""
     return 0.5 * (_mean_square(real_score - REAL_TARGET) + _mean_square(fake_score - FAKE_TARGET))
 
 

@@ -187,7 +187,7 @@ def doubly_reparameterised_loss(
 
     The second holds when phi enters log w_k through z_k only. `z` (rows, draws, d) must therefore depend on the
     encoder, z = mean + sd * noise, while `log_weight` maps z to log w (rows, draws) with a *detached* mean and sd. The
-    value is exact, the first derivatives are those above; second derivatives are meaningless. -> loss, log w.
+    value is exact, the first derivatives are those above. -> loss, log w.
     """
     draws = tf.stop_gradient(z)
     with tf.GradientTape() as tape:
@@ -311,10 +311,9 @@ def _bound_functions(
     return open_round, step
 
 
-# The column start: a first model that knows the distribution of each column and no dependence.
-#
-# From random weights the lower bounds rotate the latents in any direction. A table with many modes is then cut at odd
-# angles for good: independent mixtures in 5 dimensions end a nat lower.
+# The column start: a first model that knows the distribution of each column and no dependence. From random weights the
+# lower bounds rotate the latents in any direction, and a table with many modes is cut at odd angles for good:
+# independent mixtures in 5 dimensions end a nat lower.
 
 
 class Cells(NamedTuple):

@@ -18,8 +18,7 @@ from table_reading import opened, opened_text, read, refusal, text_refusal
 
 from bayesnde_cli.errors import BadInput
 from bayesnde_cli.tables import sources, text_files
-from bayesnde_cli.tables.model_rows import describe_sources
-from bayesnde_cli.tables.sources import open_sources, sources_of
+from bayesnde_cli.tables.sources import describe_sources, open_sources, sources_of
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 

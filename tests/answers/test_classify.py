@@ -1,6 +1,7 @@
 """`classify`: Bayes' rule with exact densities, priors, rows without a class, and what is not known."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,7 @@ def known(fitted: Path) -> FittedRun:
     return fitted_run(RunLayout(fitted), DensitySettings(block_rows=16))
 
 
-def _classified(known: FittedRun, prior: str = "training", data: Path | None = None, **engine: tuple) -> pa.Table:
+def _classified(known: FittedRun, prior: str = "training", data: Path | None = None, **engine: Any) -> pa.Table:
     job = make_job(known.layout, Asked(data=[data] if data else []), known.config)
     classifier = Classifier(known, Opened(LinearEngine(OF_FITTED, **engine), "cpu"), class_prior(known, prior))
     with rows_to_classify(job, known.schema, Notes()) as rows:

@@ -47,7 +47,7 @@ CHAINS = {
 }
 
 
-@pytest.fixture(params=CHAINS.values(), ids=CHAINS.keys())
+@pytest.fixture(params=CHAINS.values(), ids=[*CHAINS])
 def chains(request: pytest.FixtureRequest) -> np.ndarray:
     return request.param
 

@@ -1,6 +1,7 @@
 """The warm start's loop: its steps are the paper's, its seeds are addresses, and what it generates nears the data."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,9 +39,8 @@ SETTINGS = WarmstartSettings(
     objective="egm",
     seed=7,
     learning_rate=2e-3,
-    **{f"{name}_weight": weight for name, weight in EVERY_TERM.items()},
     average_epochs=4.0 * BATCH / N_ROWS,
-)
+).model_copy(update={f"{name}_weight": weight for name, weight in EVERY_TERM.items()})
 PACE = Pace(N_ROWS, BATCH, N_STEPS, 1)
 
 
@@ -239,7 +239,7 @@ def test_a_term_of_weight_0_is_not_computed(term: str, x: tf.Tensor, monkeypatch
     def watch(place: object, name: str, label: str) -> None:
         original = getattr(place, name)
 
-        def call(*arguments, **keywords):
+        def call(*arguments: Any, **keywords: Any) -> Any:
             calls.append(label)
             return original(*arguments, **keywords)
 
@@ -250,7 +250,7 @@ def test_a_term_of_weight_0_is_not_computed(term: str, x: tf.Tensor, monkeypatch
     for network in (coders.Decoder, coders.Encoder):
         watch(network, "__call__", network.__name__)
     settings = SETTINGS.model_copy(update=NO_TERM | {f"{term}_weight": 1.0})
-    run = compile_round(adversarial_objective(NETWORKS, settings, PACE, CRITICS), N_STEPS)
+    run: Any = compile_round(adversarial_objective(NETWORKS, settings, PACE, CRITICS), N_STEPS)
     run.get_concrete_function(start(0), (x, None), SEED)  # traced, not compiled
     assert set(calls) - {"Decoder", "Encoder"} == NEEDS[term][0]
     assert (calls.count("Decoder"), calls.count("Encoder")) == NEEDS[term][1]
@@ -285,7 +285,9 @@ def test_a_condition_is_learnt_while_an_idle_discriminator_rests() -> None:
     x = tf.constant(centres[label] + 0.3 * rng.standard_normal((N_ROWS, P)), tf.float32)
     networks, critics = _specs(2)
     weights = NO_TERM | {"adversarial_x_weight": 1.0, "reconstruction_x_weight": 1.0}
-    settings = WarmstartSettings(objective="egm", seed=0, learning_rate=2e-3, average_epochs=0.0, **weights)
+    settings = WarmstartSettings(objective="egm", seed=0, learning_rate=2e-3, average_epochs=0.0).model_copy(
+        update=weights
+    )
     objective = adversarial_objective(networks, settings, Pace(N_ROWS, BATCH, 50, 8), critics)
     run = compile_round(objective, 50)
     state = start(0, networks, objective)

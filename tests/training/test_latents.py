@@ -5,6 +5,7 @@ The decoder here can be the linear-Gaussian oracle itself, as leaky(z) - leaky(-
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ LATENTS, ROWS = (tf.constant(part, tf.float32) for part in ORACLE.sample(N_ROWS,
 FRESH = ORACLE.sample(N_ROWS, np.random.default_rng(1))[1]
 SEED = tf.constant(7)
 
-_PLAIN = {"learning_rate": 3e-3, "schedule": "constant", "weight_decay": 0.0}
+_PLAIN: dict[str, Any] = {"learning_rate": 3e-3, "schedule": "constant", "weight_decay": 0.0}
 POSTERIOR = RefineSettings(latent_update="posterior", average_epochs=3.0, **_PLAIN)
 MAP = RefineSettings(latent_update="map", average_epochs=0.0, **_PLAIN)
 

@@ -372,6 +372,7 @@ def test_scores_are_the_quantiles_of_each_class_and_one_without_rows_does_no_har
 def test_cells_come_from_their_own_column_and_class(rows: tuple) -> None:
     cells = objectives.sort_cells(*rows)
     x, y, z = objectives.draw_cells(cells, 500, 2, tf.constant([1, 2]), blur=0.0)
+    assert y is not None
     row_class = y.numpy().argmax(axis=1)
     for column in range(2):
         for which in range(2):

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -45,7 +46,7 @@ COUNTS, SIZES, WORDS, MONEY = range(4)
         (WarmstartSettings(steps=1000, epochs=3), 60 * BATCH, "mlp", 3),
     ],
 )
-def test_epochs(config: TrainingSettings, n_rows: int, kind: str, expected: int) -> None:
+def test_epochs(config: TrainingSettings, n_rows: int, kind: Any, expected: int) -> None:
     spec = NetworkSpec(2, 2, kind=kind, width=8, depth=1)
     assert Sizes(config, Networks(spec, spec), n_rows).n_epochs == expected
 
@@ -172,7 +173,7 @@ def test_training_stores_cells_and_sees_fresh_noise_unless_told_otherwise(run: P
 
 def _prepare_images(folder: Path, n_classes: int, *options: str) -> Path:
     images = np.random.default_rng(1).integers(0, 256, (10 * max(n_classes, 6), 4, 4), np.uint8)
-    labels = {"label": np.arange(len(images)) % n_classes} if n_classes else {}
+    labels: dict[str, Any] = {"label": np.arange(len(images)) % n_classes} if n_classes else {}
     np.savez(folder / "a.npz", images=images, **labels)
     condition = ("--condition", "label") if n_classes else ()
     _run("prepare", folder / "a.npz", "--run", folder / "run", "-q", *condition, *options)

@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 from scipy.stats import multivariate_normal
 
+from bayesnde_cli.formatting import Advance
 from bayesnde_cli.inference.diagnostics import Draws
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.runs.layout import RunLayout
@@ -76,6 +77,11 @@ class LinearEngine:
 
     def diagnostics(self, draws: Draws) -> dict[str, np.ndarray]:
         return {name: np.ones(len(draws.z)) for name in ("ess_min", "rhat_max")}
+
+    def estimate(
+        self, rows: Rows, seed: int, audited: np.ndarray | None = None, advance: Advance | None = None
+    ) -> dict[str, np.ndarray]:
+        return self.score(rows, self.sample(rows, seed), seed)
 
     def score(self, rows: Rows, draws: Draws, seed: int, n_real: int | None = None) -> dict[str, np.ndarray]:
         self.n_scored += 1

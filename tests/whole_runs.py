@@ -14,7 +14,8 @@ from bayesnde_cli.runs.parquet_files import Stamp, write_table
 from bayesnde_cli.stages import loading
 
 # Two blocks of the test rows.
-SMALL = ["--block-rows", "32", "--draws", "4", "--chains", "2"]
+DRAWS = ["--block-rows", "32", "--draws", "4", "--chains", "2"]
+SMALL = [*DRAWS, "--method", "bridge"]
 FEW = ["--generated-rows", "60", "--typicality-rows", "60", "--no-baselines", "--accuracy-rows", "0"]
 _N_ROWS, _N_LATENT = 600, 2
 
@@ -34,7 +35,7 @@ def whole_run(folder: Path, *, seed: int = 0, is_evaluated: bool = True) -> Path
     assert run(["prepare", str(folder / "d.csv"), "--condition", "k", "--scale", "marginal", *where]) == 0
     for stage, reads in (("warmstart", "prepare/train.parquet"), ("refine", "warmstart/weights/model.npz")):
         _trained(RunLayout(folder / "run"), stage, reads, rng)
-    assert run(["posterior", *SMALL, *where]) == 0
+    assert run(["posterior", *DRAWS, *where]) == 0
     assert run(["density", *SMALL, *where]) == 0
     assert run(["density", str(folder / "new.csv"), *SMALL, *where]) == 0
     if is_evaluated:

@@ -12,7 +12,8 @@ import pytest
 
 import fake_engine
 
-SMALL = ["--block-rows", "16", "--draws", "4", "--chains", "2"]
+DRAWS = ["--block-rows", "16", "--draws", "4", "--chains", "2"]
+SMALL = [*DRAWS, "--method", "bridge"]
 pytestmark = pytest.mark.usefixtures("engines")
 
 
@@ -95,8 +96,8 @@ def test_json_is_for_machines(bayesnde: Callable, run: Path) -> None:
     part = json.loads(bayesnde("density", "--run", run, *SMALL, "--shard", "1/2", "--json").out)
     assert (part["shard"], part["set_name"], part["n_blocks"]) == ("1/2", "test", 4)
     whole = json.loads(bayesnde("density", "--run", run, *SMALL, "--json").out)
-    counts = {"n_rows", "n_reliable", "n_not_finite", "n_incomplete", "verdicts"}
+    counts = {"n_rows", "n_reliable", "n_not_finite", "n_incomplete", "verdicts", "methods", "audit"}
     assert set(whole) == counts | {"file", "set_name", "is_up_to_date", "mean_log_density", "made_with"}
     assert sum(whole["verdicts"].values()) == whole["n_rows"]
-    draws = json.loads(bayesnde("posterior", "--run", run, *SMALL, "--json").out)
+    draws = json.loads(bayesnde("posterior", "--run", run, *DRAWS, "--json").out)
     assert (draws["n_chains"], draws["n_draws"], draws["n_rows"]) == (2, 4, whole["n_rows"])

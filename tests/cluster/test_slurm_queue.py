@@ -14,7 +14,10 @@ from bayesnde_cli.cluster import queue
 from bayesnde_cli.runs.layout import RunLayout
 from fake_engine import SMALL, pretend_refined, pretend_warmed
 
-SETTINGS = ["--set", "density.block_rows=8", "--set", "density.draws=4", "--set", "density.chains=2"]
+SETTINGS = [
+    *("--set", "density.block_rows=8", "--set", "density.draws=4", "--set", "density.chains=2"),
+    *("--set", "density.method=bridge"),
+]
 pytestmark = pytest.mark.usefixtures("engines")
 
 

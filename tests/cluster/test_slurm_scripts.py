@@ -18,7 +18,10 @@ import fake_engine
 from bayesnde_cli.settings.stage_settings import SlurmRequest
 from scoring_runs import SMALL, other_set, table_bytes
 
-SETTINGS = ["--set", "density.block_rows=8", "--set", "density.draws=4", "--set", "density.chains=2"]
+SETTINGS = [
+    *("--set", "density.block_rows=8", "--set", "density.draws=4", "--set", "density.chains=2"),
+    *("--set", "density.method=bridge"),
+]
 # What every character of the shell and of sbatch is in: blanks, quotes, dollars, percents, hashes, backticks.
 ODD = 'o d\'d "$HOME" `id` $(id) 50%a #x; & é *'
 # In the place of bayesnde: tells that it is there, makes a block if told so, and waits for a signal.
@@ -154,7 +157,7 @@ def test_the_scripts_ask_for_what_was_asked(bayesnde: Callable, engines: list, r
         lines = [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")]
         assert lines == expected
     command = f'"${{bayesnde[@]}}" density --run {run} \\\n  --threads "$SLURM_CPUS_PER_TASK" --chains 2 --draws 4 '
-    command += "--block-rows 8 --device gpu"
+    command += "--block-rows 8 --method bridge --device gpu"
     assert f'{command} \\\n  --shard "$SLURM_ARRAY_TASK_ID/6" &\n' in array
     assert gather.endswith(f"\nexec {command}\n")
     assert "\nmodule load cuda\n" in gather

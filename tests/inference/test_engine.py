@@ -2,6 +2,7 @@
 
 import signal
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from bayesnde_cli import stopping
 from bayesnde_cli.errors import Stopped
 from bayesnde_cli.inference.bridge import MOST_RHAT, RELIABLE
 from bayesnde_cli.inference.diagnostics import Draws
-from bayesnde_cli.inference.engine import Engine, FittedModel, _places_to_carry, build_programs
+from bayesnde_cli.inference.engine import Engine, FittedModel, _places_to_carry, build_programs, make_bank
 from bayesnde_cli.model.backend import seed_pair
 from bayesnde_cli.model.coders import BlurredDecoder
 from bayesnde_cli.rows import Rows
@@ -49,7 +50,7 @@ def _scores(engine: Engine, rows: Rows, seed: int = 3) -> dict[str, np.ndarray]:
     return engine.score(rows, engine.sample(rows, seed), seed)
 
 
-def _check(scores: dict[str, np.ndarray], truth: np.ndarray) -> None:
+def check(scores: dict[str, np.ndarray], truth: np.ndarray) -> None:
     """Right on average to 0.01 nats, intervals that cover, and no row far off unless it is flagged."""
     error, se = scores["log_density_scaled"] - truth, scores["mc_se"]
     assert abs(error.mean()) < 0.01 + 2 * np.sqrt(np.mean(se**2) / len(se))
@@ -67,19 +68,19 @@ def test_linear_gaussian_decoders() -> None:
         oracles = ScaledOracles(random_oracle(latent_dim + 2, latent_dim, seed=1))
         rows, truth = oracles.rows(50, seed=2)
         scores = _scores(Engine(FittedModel(oracles, latent_dim, n_classes=len(NOISE)), settings), rows)
-        _check(scores, truth)
+        check(scores, truth)
         assert scores["converged"].all()
         if settings is not ONCE:
             is_poor = scores["reliable"] & (scores["rhat_max"] > MOST_RHAT)
             assert is_poor.sum() > 50
-            _check({name: values[is_poor] for name, values in scores.items()}, truth[is_poor])
+            check({name: values[is_poor] for name, values in scores.items()}, truth[is_poor])
         covered.append(np.abs(scores["log_density_scaled"] - truth) < 1.96 * scores["mc_se"])
         covered_is.append(np.abs(scores["log_density_is"] - truth) < 1.96 * scores["mc_se_is"])
     assert 0.93 <= np.mean(covered) <= 0.97
     assert 0.9 <= np.mean(covered_is) <= 0.99  # the larger one of two errors: it covers a little more
     # Negative control: half a nat more, and the same check fails.
     with pytest.raises(AssertionError):
-        _check(scores, truth + 0.5)
+        check(scores, truth + 0.5)
 
 
 def _two_modes(z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -97,36 +98,35 @@ def test_posteriors_with_two_modes() -> None:
     mean, variance = (part.numpy() for part in _two_modes(tf.constant(z)))
     constant = -0.5 * z[:, 0] ** 2 + np.log(0.004) - 0.5 * np.log(2 * np.pi)
     constant -= 0.5 * np.log(2 * np.pi * variance).sum(axis=1)
-    truth = [
-        np.logaddexp.reduce(constant - 0.5 * ((row - mean) ** 2 / variance).sum(axis=1)) for row in x.astype(float)
-    ]
+    heights = (constant - 0.5 * ((row - mean) ** 2 / variance).sum(axis=1) for row in x.astype(float))
+    truth = np.array([np.logaddexp.reduce(height) for height in heights])
     rows, model = Rows(x, None, None), FittedModel(_two_modes, 1)
-    _check(_scores(Engine(model, ONCE), rows), truth)
+    check(_scores(Engine(model, ONCE), rows), truth)
     # Negative control: chains that all start at one place know of one mode, and half of the density is missing.
     one_place = _scores(Engine(model, ONCE.model_copy(update={"start": "encoder"})), rows)
     assert np.isnan(one_place["missed_mass"]).all()  # no search for modes that chains would not go to
     with pytest.raises(AssertionError):
-        _check(one_place | {"reliable": np.ones(len(x), bool)}, truth)
+        check(one_place | {"reliable": np.ones(len(x), bool)}, truth)
 
 
 N_FOLDED = 3
 FOLDED_DIM = 8
 
 
-def _folded(z: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def folded(z: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """In class k the first k + 1 columns are squares of a latent: 2, 4 and 8 modes of equal size."""
     n_squares = 1.0 + tf.matmul(y, tf.range(N_FOLDED, dtype=z.dtype)[:, None])
     mean = tf.where(tf.range(FOLDED_DIM, dtype=z.dtype) < n_squares, tf.square(z), z)
     return mean, tf.fill(tf.shape(mean), tf.constant(0.01, z.dtype))
 
 
-def _folded_rows(n_each: int) -> tuple[Rows, np.ndarray]:
+def folded_rows(n_each: int) -> tuple[Rows, np.ndarray]:
     """Rows of each class whose modes are well apart, and their log-densities: column by column, by quadrature."""
     rng = np.random.default_rng(8)
     z = rng.standard_normal((N_FOLDED * n_each, FOLDED_DIM))
     z += np.sign(z)
     y = np.repeat(np.eye(N_FOLDED, dtype=np.float32), n_each, axis=0)
-    mean, variance = (part.numpy() for part in _folded(tf.constant(z), tf.constant(y, tf.float64)))
+    mean, variance = (part.numpy() for part in folded(tf.constant(z), tf.constant(y, tf.float64)))
     x = (mean + np.sqrt(variance) * rng.standard_normal(mean.shape)).astype(np.float32)
     grid = np.linspace(-8.0, 8.0, 16001)
     log_prior = np.log(grid[1] - grid[0]) - 0.5 * np.log(2 * np.pi) - 0.5 * grid**2
@@ -141,8 +141,8 @@ def _folded_rows(n_each: int) -> tuple[Rows, np.ndarray]:
 
 @pytest.mark.slow
 def test_modes_that_few_starts_miss_are_suspected_and_found_with_a_larger_budget() -> None:
-    rows, truth = _folded_rows(16)
-    engine = Engine(FittedModel(_folded, FOLDED_DIM, n_classes=N_FOLDED), DensitySettings())
+    rows, truth = folded_rows(16)
+    engine = Engine(FittedModel(folded, FOLDED_DIM, n_classes=N_FOLDED), DensitySettings())
     draws = engine.sample(rows, 3)
     once = engine._score(rows, draws, 3, engine._budget)
     is_wrong = np.abs(once["log_density_scaled"] - truth) > 0.3
@@ -150,7 +150,7 @@ def test_modes_that_few_starts_miss_are_suspected_and_found_with_a_larger_budget
     assert is_wrong.mean() > 0.15
     assert not np.any(is_wrong & once["reliable"])
     scores = engine.score(rows, draws, 3)
-    _check(scores, truth)
+    check(scores, truth)
     assert scores["reliable"].mean() > 0.9
     again = ~once["reliable"]
     assert (scores["n_gradients"][again] > 2 * once["n_gradients"][again]).all()
@@ -194,7 +194,7 @@ def test_a_stop_takes_effect_after_the_current_compiled_call(
     rows = Rows(x, np.ones(x.shape, bool), None)
     n_calls = 0
 
-    def run_segment(*arguments: object) -> object:
+    def run_segment(*arguments: Any) -> Any:
         nonlocal n_calls
         n_calls += 1
         signal.raise_signal(signal.SIGTERM)
@@ -257,7 +257,7 @@ def test_modes_that_no_chain_has_visited_are_carried_into_the_next_attempt() -> 
 def test_draws_do_not_depend_on_how_they_will_be_scored() -> None:
     model, z = FittedModel(_two_modes, 1), tf.random.stateless_normal([2, 50, 1], [1, 2])
     other = ONCE.model_copy(update={"components": 2, "regulariser": 0.1, "absolute_regulariser": 0.01})
-    usual, unusual = (build_programs(model, settings) for settings in (ONCE, other))
+    usual, unusual = (build_programs(model, settings, make_bank(model)) for settings in (ONCE, other))
     assert usual.fit_jumps is usual.fit_proposal
     for one, two in zip(usual.fit_jumps(z, seed_pair(1)), unusual.fit_jumps(z, seed_pair(1)), strict=True):
         np.testing.assert_array_equal(one, two)

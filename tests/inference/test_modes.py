@@ -17,8 +17,9 @@ def squares(z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 def _found(starts: list[float], known: list[float] | None = None, n_kept: int = 16) -> modes.ModeSearch:
     """The modes of one row x = 1."""
-    places = [None if some is None else tf.constant(some)[None, :, None] for some in (starts, known)]
-    return modes.find_modes(squares, Target(tf.constant([[1.0]]), None, None), *places, modes.SearchSize(0, 24, n_kept))
+    start, carried = (None if some is None else tf.constant(some)[None, :, None] for some in (starts, known))
+    size = modes.SearchSize(0, 24, n_kept)
+    return modes.find_modes(squares, Target(tf.constant([[1.0]]), None, None), start, carried, size)
 
 
 def _weights(found: modes.ModeSearch) -> dict[int, float]:

@@ -128,11 +128,11 @@ def test_an_unknown_or_wrong_value_is_refused_in_python_too() -> None:
 @pytest.mark.parametrize(("are_images", "defaults"), [(False, LARGE_TABLE), (True, IMAGES)])
 def test_scoring_takes_blocks_and_draws_from_the_kind_of_data(are_images: bool, defaults: dict) -> None:
     found = DensitySettings().with_defaults(are_images=are_images)
-    names = ("block_rows", "pilot_draws", "proposal_draws")
+    names = ("block_rows", "pilot_draws", "proposal_draws", "importance_draws")
     assert [getattr(found, name) for name in names] == [defaults[name] for name in names]
     assert found.model_copy(update=dict.fromkeys(names)) == DensitySettings()  # nothing else changes
     assert PosteriorSettings().with_defaults(are_images=are_images).block_rows == defaults["block_rows"]
-    given = DensitySettings(block_rows=3, pilot_draws=0, proposal_draws=10)
+    given = DensitySettings(block_rows=3, pilot_draws=0, proposal_draws=10, importance_draws=64)
     assert given.with_defaults(are_images=are_images) == given
 
 

@@ -10,20 +10,21 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+from typing import Any as Outcome
 
 import pytest
 
 import whole_runs
 from bayesnde_cli.runs.files import HOST
 from damages import emptied, flipped, newer, truncated
-from whole_runs import FEW, SMALL
+from whole_runs import DRAWS, FEW, SMALL
 
 DAMAGES = {"truncated": truncated, "empty": emptied, "one bit": flipped, "newer": newer}
 SWAPPED = "of another run"
 NEW = "density/new"  # the folder of the file new.csv, whose name ends with a hash
 
 STATUS = ["status", "--verify"]
-WARMSTART, REFINE, POSTERIOR, DENSITY = ["warmstart"], ["refine"], ["posterior", *SMALL], ["density", *SMALL]
+WARMSTART, REFINE, POSTERIOR, DENSITY = ["warmstart"], ["refine"], ["posterior", *DRAWS], ["density", *SMALL]
 NEW_DENSITY, EVALUATE = ["density", "new.csv", *SMALL], ["evaluate", *FEW]
 SAMPLE, OUTLIERS, CLASSIFY = ["sample", "3"], ["outliers"], ["classify"]
 GRID = ["grid", "a", "b", "--points", "3", "--draws", "100"]
@@ -159,7 +160,7 @@ def test_a_damaged_file_is_refused_or_made_again(
         shutil.rmtree(Path.cwd())
 
 
-def _assert_named(outcome: object, case: str) -> None:
+def _assert_named(outcome: Outcome, case: str) -> None:
     """`status` says that the stage, or a stage made from it, is not sound, and what to type."""
     code, out, _ = outcome
     assert code == 3, case
@@ -168,7 +169,7 @@ def _assert_named(outcome: object, case: str) -> None:
     assert "--restart" in out, case
 
 
-def _assert_refused(path: Path, outcome: object, case: str) -> None:
+def _assert_refused(path: Path, outcome: Outcome, case: str) -> None:
     code, out, err = outcome
     # Another run's manifest or plan is whole: it says that it was made with other settings or data.
     is_other = "was made with other settings or data" in err
@@ -182,7 +183,7 @@ def _assert_refused(path: Path, outcome: object, case: str) -> None:
     assert out == "", case
 
 
-def _assert_made_again(path: Path, whole: Path, outcome: object, case: str) -> None:
+def _assert_made_again(path: Path, whole: Path, outcome: Outcome, case: str) -> None:
     code, _, err = outcome
     assert code == 0, case
     assert f"warning: {path.relative_to(Path.cwd())} " in err, case

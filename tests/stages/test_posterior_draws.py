@@ -14,6 +14,7 @@ from bayesnde_cli.runs.blocks import Plan
 from bayesnde_cli.runs.layout import RunLayout
 from bayesnde_cli.stages import posterior_draws
 from bayesnde_cli.stages.posterior_draws import DrawStore
+from fake_engine import DRAWS
 from scoring_runs import SMALL, table_bytes
 
 N_ROWS, N_CHAINS, N_DRAWS, N_LATENT = 3, 2, 4, 5
@@ -45,7 +46,7 @@ def test_draws_come_back_as_they_were(tmp_path: Path, n_modes: int) -> None:
 
 
 def test_posterior_leaves_draws_and_diagnostics(bayesnde: Callable, engines: list, run: Path) -> None:
-    outcome = bayesnde("posterior", "--run", run, *SMALL)
+    outcome = bayesnde("posterior", "--run", run, *DRAWS)
     assert outcome.code == 0, outcome.err
     n_rows = pq.read_metadata(run / "prepare/test.parquet").num_rows
     assert outcome.out.startswith(f"{run}/posterior/test: {n_rows} rows, 2 chains of 4 draws each, R-hat up to 1.0")
@@ -57,13 +58,13 @@ def test_posterior_leaves_draws_and_diagnostics(bayesnde: Callable, engines: lis
     diagnostics = pq.read_table(run / "posterior/test/diagnostics.parquet")
     assert diagnostics["row_id"].to_pylist() == pq.read_table(run / "prepare/test.parquet")["row_id"].to_pylist()
     assert diagnostics.column_names == ["row_id", *Draws._fields[1:], "ess_min", "rhat_max"]
-    assert bayesnde("posterior", "--run", run, *SMALL).out.endswith("(up to date)\n")
+    assert bayesnde("posterior", "--run", run, *DRAWS).out.endswith("(up to date)\n")
 
 
 def test_draws_that_are_there_are_used_and_give_the_same_bytes(
     bayesnde: Callable, engines: list, run: Path, reference: bytes
 ) -> None:
-    assert bayesnde("posterior", "--run", run, *SMALL, "--shard", "1/2").code == 0
+    assert bayesnde("posterior", "--run", run, *DRAWS, "--shard", "1/2").code == 0
     sampled = engines[-1].n_sampled
     outcome = bayesnde("density", "--run", run, *SMALL)
     assert outcome.code == 0, outcome.err
@@ -73,7 +74,7 @@ def test_draws_that_are_there_are_used_and_give_the_same_bytes(
 
 
 def test_draws_of_other_settings_are_left_alone(bayesnde: Callable, engines: list, run: Path, reference: bytes) -> None:
-    assert bayesnde("posterior", "--run", run, *SMALL, "--leapfrogs", "3").code == 0
+    assert bayesnde("posterior", "--run", run, *DRAWS, "--leapfrogs", "3").code == 0
     outcome = bayesnde("density", "--run", run, *SMALL)
     assert outcome.code == 0
     assert outcome.err.startswith("posterior/test was made with other settings and is not used\n")
@@ -88,7 +89,7 @@ def test_draws_are_kept_after_the_density_is_done_too(bayesnde: Callable, engine
     kept = bayesnde("density", "--run", run, *SMALL, "--keep-draws")
     assert (kept.code, kept.out) == (0, first.out.replace("\n", " (up to date)\n"))
     assert (engines[1].n_sampled, engines[1].n_scored) == (8, 0)
-    assert bayesnde("posterior", "--run", run, *SMALL).out.endswith("(up to date)\n")
+    assert bayesnde("posterior", "--run", run, *DRAWS).out.endswith("(up to date)\n")
     assert bayesnde("density", "--run", run, *SMALL, "--keep-draws").code == 0
     assert len(engines) == 2
 
@@ -110,7 +111,7 @@ def test_shards_keep_their_draws_and_the_last_job_combines_them(
 def test_a_damaged_block_of_draws_is_named_and_made_here(
     bayesnde: Callable, engines: list, run: Path, reference: bytes
 ) -> None:
-    assert bayesnde("posterior", "--run", run, *SMALL).code == 0
+    assert bayesnde("posterior", "--run", run, *DRAWS).code == 0
     block = run / "posterior/test/block-00002.parquet"
     block.write_bytes(block.read_bytes()[:-20])
     outcome = bayesnde("density", "--run", run, *SMALL)
@@ -127,7 +128,7 @@ def test_arviz_reads_the_draws_and_their_diagnostics(bayesnde: Callable, engines
     arviz_base = pytest.importorskip("arviz_base", reason="needs the extra bayesnde[arviz]")
     assert bayesnde("density", "--run", run, *SMALL, "--keep-draws").code == 0
     for _ in range(2):  # finished draws are exported without the engine; the second file replaces the first
-        outcome = bayesnde("posterior", "--run", run, *SMALL, "--export", "netcdf")
+        outcome = bayesnde("posterior", "--run", run, *DRAWS, "--export", "netcdf")
         assert outcome.code == 0, outcome.err
         file = run / "posterior/test/draws.nc"
         assert outcome.out.endswith(f"; draws in {file} (up to date)\n")
@@ -155,7 +156,7 @@ def test_without_the_package_the_install_line_is_named_before_the_work(
     bayesnde: Callable, engines: list, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(posterior_draws, "find_spec", lambda name: None)
-    outcome = bayesnde("posterior", "--run", run, *SMALL, "--export", "netcdf")
+    outcome = bayesnde("posterior", "--run", run, *DRAWS, "--export", "netcdf")
     assert outcome.code == 2
     assert outcome.err == (
         "error: --export netcdf needs a package that is not installed\n  no h5netcdf or no xarray\n"
@@ -179,6 +180,6 @@ def test_without_the_package_the_install_line_is_named_before_the_work(
     ],
 )
 def test_an_export_that_cannot_be_is_refused(options: list[str], message: str, bayesnde: Callable, run: Path) -> None:
-    outcome = bayesnde("posterior", "--run", run, *SMALL, *options)
+    outcome = bayesnde("posterior", "--run", run, *DRAWS, *options)
     assert (outcome.code, outcome.err) == (2, message)
     assert not (run / "posterior").exists()

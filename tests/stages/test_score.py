@@ -14,12 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import fake_engine
-from bayesnde_cli.stages import score
+from bayesnde_cli.stages import loading, score
+from fake_engine import DRAWS
 from scoring_runs import SMALL, other_set, start, table_bytes
 
 COLUMNS = (
-    "row_id log_density log_density_scaled mc_se log_density_is mc_se_is overlap ess_min rhat_max missed_mass "
-    "acceptance divergences bridge_iterations converged reliable verdict n_observed n_gradients n_likelihoods "
+    "row_id log_density log_density_scaled mc_se method pareto_k log_density_is mc_se_is overlap ess_min rhat_max "
+    "missed_mass acceptance divergences bridge_iterations converged reliable verdict n_observed n_gradients "
+    "n_likelihoods audit_log_density audit_mc_se "
     "name k true_log_density"
 )
 CELLS = "k,n,b,a,other\nu,3,1.5,0.25,?\nv,,2.5,,?\nu,,,,?\nu,4,,-1.0,?\n"
@@ -57,6 +59,68 @@ def test_density_of_the_test_rows(bayesnde: Callable, engines: list, run: Path) 
     assert engines[0].n_real == [8] * (n_rows // 8) + [n_rows % 8]  # the engine knows which rows fill the last one up
 
 
+def test_rows_that_need_no_chains_have_none_of_their_figures_and_some_are_audited(
+    bayesnde: Callable, engines: list, run: Path
+) -> None:
+    command = ["density", "--run", run, *fake_engine.DRAWS]
+    outcome = bayesnde(*command)
+    assert outcome.code == 0, outcome.err
+    table = pq.read_table(run / "density/test/density.parquet")
+    is_quick = np.array([name == "importance" for name in table["method"].to_pylist()])
+    assert is_quick.tolist() == [index % 8 % 2 == 0 for index in range(table.num_rows)]  # as the stand-in has it
+    for name in ("rhat_max", "divergences", "converged", "log_density_is"):
+        assert (table[name].is_null().to_numpy() == is_quick).all(), name
+    for name in ("mc_se", "pareto_k", "verdict", "n_likelihoods"):
+        assert table[name].null_count == 0, name
+    n_audited = table.num_rows - table["audit_mc_se"].null_count
+    # One row in ten is chosen, and of these the ones that needed no chains are audited.
+    assert 0 < n_audited <= table.num_rows // 10
+    assert f"; audit of {n_audited} rows: largest difference 0.000 nats, 100 % within the interval" in outcome.out
+    result = json.loads((run / "density/test/manifest.json").read_text())["result"]
+    assert result["methods"] == {"importance": int(is_quick.sum()), "bridge": int((~is_quick).sum())}
+    assert result["audit"] == {
+        **{"n_rows": n_audited, "largest_difference": 0.0, "n_covered": n_audited, "coverage": 1.0},
+        "is_as_promised": True,
+    }
+    # Shards give the same bytes, and so does a run without an audit, but for its columns.
+    whole = table_bytes(run)
+    shutil.rmtree(run / "density")
+    for shard in ("2/2", "1/2"):
+        assert bayesnde(*command, "--shard", shard).code == 0
+    assert bayesnde(*command).code == 0
+    assert table_bytes(run) == whole
+    assert bayesnde(*command, "--audit", "0", "--restart").code == 0
+    other = pq.read_table(run / "density/test/density.parquet")
+    assert other["audit_mc_se"].null_count == other.num_rows
+    assert other["log_density"].to_pylist() == table["log_density"].to_pylist()
+
+
+def test_an_audit_that_fails_is_told(bayesnde: Callable, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "open_engine", loading.open_engine)  # put back afterwards
+    fake_engine.install(audit_gap=2.0)
+    outcome = bayesnde("density", "--run", run, *fake_engine.DRAWS)
+    assert outcome.code == 0
+    assert "warning: the audit failed: " in outcome.err
+    assert "the largest difference is 2.00 nats; score with --method bridge" in outcome.err
+    audit = json.loads((run / "density/test/manifest.json").read_text())["result"]["audit"]
+    assert (audit["n_covered"], audit["is_as_promised"]) == (0, False)
+
+
+def test_an_audit_fails_for_one_row_far_off_and_for_too_few_intervals_that_cover() -> None:
+    rng = np.random.default_rng(0)
+    se = np.full(200, 0.03)
+    good = np.stack([se * rng.standard_normal(200), se], axis=1)
+    figures = score.audit_figures(good)
+    assert figures is not None
+    assert figures["is_as_promised"]
+    assert 0.9 < figures["coverage"] < 1.0
+    for bad in (np.concatenate([good, [[0.6, 0.03]]]), good * [2.0, 1.0]):
+        figures = score.audit_figures(bad)
+        assert figures is not None
+        assert not figures["is_as_promised"]
+    assert score.audit_figures(np.empty((0, 2))) is None
+
+
 def test_rows_without_an_estimate_are_counted_and_left_out_of_the_mean(
     bayesnde: Callable, engines: list, run: Path
 ) -> None:
@@ -65,7 +129,7 @@ def test_rows_without_an_estimate_are_counted_and_left_out_of_the_mean(
     log_density = pq.read_table(run / "density/test/density.parquet")["log_density"].to_numpy()
     mean = log_density[np.isfinite(log_density)].mean()
     assert f"mean log-density {mean:.4f} (units of the file; without 8 rows where it is not finite), " in outcome.out
-    drawn = bayesnde("posterior", "--run", run, *SMALL)
+    drawn = bayesnde("posterior", "--run", run, *DRAWS)
     rhat = pq.read_table(run / "posterior/test/diagnostics.parquet")["rhat_max"].to_numpy()
     assert f"R-hat up to {rhat[np.isfinite(rhat)].max():.3f} (not finite for 8 rows), " in drawn.out
     lost = bayesnde("density", "--run", run, *SMALL[2:], "--block-rows", "1", "--restart")

@@ -26,9 +26,11 @@ from bayesnde_cli.runs.manifest import discard
 from bayesnde_cli.settings.stage_settings import DensitySettings, PosteriorSettings
 from bayesnde_cli.stages import loading, posterior_draws, score, scoring_job
 from bayesnde_cli.stages.scoring_job import Asked
+from fake_engine import DRAWS
 from scoring_runs import SMALL, Notes, other_set, table_bytes
 
-SAME = {"chains": 2, "draws": 4, "block_rows": 8, "seed": 0}  # as SMALL
+SAME: dict[str, Any] = {"chains": 2, "draws": 4, "block_rows": 8, "seed": 0}  # as SMALL
+BRIDGE = DensitySettings(method="bridge", **SAME)
 
 
 def test_again_is_up_to_date_and_other_settings_are_listed(bayesnde: Callable, engines: list, run: Path) -> None:
@@ -51,10 +53,10 @@ def test_again_is_up_to_date_and_other_settings_are_listed(bayesnde: Callable, e
 
 def test_a_redone_refinement_makes_it_stale(bayesnde: Callable, engines: list, run: Path) -> None:
     assert bayesnde("density", "--run", run, *SMALL).code == 0
-    assert bayesnde("posterior", "--run", run, *SMALL, "--shard", "1/3").code == 0  # started
+    assert bayesnde("posterior", "--run", run, *DRAWS, "--shard", "1/3").code == 0  # started
     fake_engine.pretend_refined(run, b"others!")
-    for stage in ("density", "posterior"):
-        outcome = bayesnde(stage, "--run", run, *SMALL)
+    for stage, options in (("density", SMALL), ("posterior", DRAWS)):
+        outcome = bayesnde(stage, "--run", run, *options)
         assert outcome.code == 3
         assert outcome.err == (
             f"error: {stage}/test was made from files that have changed since\n"
@@ -62,9 +64,9 @@ def test_a_redone_refinement_makes_it_stale(bayesnde: Callable, engines: list, r
             f"  refine/weights/model.npz is not the one that {stage}/test read\n"
             f"hint: run `bayesnde {stage} --run {run} --restart`\n"
         )
-        assert bayesnde(stage, "--run", run, *SMALL, "--restart", "--shard", "1/2").code == 0
-        assert bayesnde(stage, "--run", run, *SMALL, "--restart", "--shard", "2/2").code == 0  # joins the first
-        assert bayesnde(stage, "--run", run, *SMALL).code == 0
+        assert bayesnde(stage, "--run", run, *options, "--restart", "--shard", "1/2").code == 0
+        assert bayesnde(stage, "--run", run, *options, "--restart", "--shard", "2/2").code == 0  # joins the first
+        assert bayesnde(stage, "--run", run, *options).code == 0
     shutil.rmtree(run / "refine")
     outcome = bayesnde("density", "--run", run, *SMALL)
     assert outcome.code == 3
@@ -123,7 +125,7 @@ def _hold(monkeypatch: pytest.MonkeyPatch, layout: RunLayout, then: Callable[[],
 
 def _restart_once(layout: RunLayout) -> Callable[[], None]:
     """Another process's `posterior --draws 5 --restart --shard 1/2`."""
-    deeds = [PosteriorSettings(**{**SAME, "draws": 5})]
+    deeds = [PosteriorSettings(**(SAME | {"draws": 5}))]
 
     def restart() -> None:
         if deeds:
@@ -155,7 +157,7 @@ def test_one_process_reads_a_file_and_the_other_waits_for_its_rows(
 ) -> None:
     (tmp_path / "new.csv").write_text("a,b,n,k\n0.1,1.0,3,u\n0.2,2.0,4,v\n")
     command, seen = ["density", tmp_path / "new.csv", "--run", run, *SMALL], []
-    job = scoring_job.make_job(RunLayout(run), Asked(data=[tmp_path / "new.csv"]), DensitySettings(**SAME))
+    job = scoring_job.make_job(RunLayout(run), Asked(data=[tmp_path / "new.csv"]), BRIDGE)
     other = ExitStack()
 
     def read(_: float) -> None:
@@ -176,10 +178,11 @@ def test_one_process_reads_a_file_and_the_other_waits_for_its_rows(
 def test_no_block_is_started_while_another_process_has_the_stage_to_itself(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layout, notes, computed = RunLayout(run), Notes(), []
+    layout, notes = RunLayout(run), Notes()
+    computed: list[int | str] = []
     plan = create_or_join(layout, Plan(stage="density", set_name="test", run_id="id", n_rows=20, block_rows=10, seed=0))
     _hold(monkeypatch, layout, then=lambda: computed.append("released"))
-    score.share(layout, plan, range(2), computed.append, notes)
+    score.share(layout, plan, range(2), lambda block, _: computed.append(block), notes)
     assert computed == ["released", 0, 1]
     assert notes.told == ["waiting for 2 blocks of other processes"]
 
@@ -189,7 +192,7 @@ def test_a_process_that_waits_for_another_to_combine_says_so_once(
 ) -> None:
     layout, notes, naps = RunLayout(run), Notes(), []
     _before(monkeypatch, score, "workplace", lambda: naps.append(_hold(monkeypatch, layout)))
-    score.run_density(layout, Asked(), DensitySettings(**SAME), notes)
+    score.run_density(layout, Asked(), BRIDGE, notes)
     assert len(naps[0]) == 2
     (told,) = notes.told
     assert told.startswith(f"waiting for density/test: process {os.getpid()} on ")
@@ -201,7 +204,7 @@ def test_a_shard_whose_plan_is_gone_does_not_make_it_again(bayesnde: Callable, e
     layout = RunLayout(run)
     notes = Notes(after_block=lambda: discard(layout, "density", "test"))
     with pytest.raises(MissingArtifact) as caught:
-        score.run_density(layout, Asked(), DensitySettings(**SAME), notes)
+        score.run_density(layout, Asked(), BRIDGE, notes)
     assert caught.value.what == f"{run}/density/test/plan.json is missing"
     assert not (run / "density/test").exists()
     assert bayesnde("density", "--run", run, *SMALL, "--draws", "5", "--restart").code == 0
@@ -234,7 +237,7 @@ def test_the_remains_of_a_killed_restart_are_swept_and_those_of_a_living_one_are
 
 def test_draws_of_two_plans_never_come_together(bayesnde: Callable, engines: list, run: Path) -> None:
     layout = RunLayout(run)
-    notes, config = Notes(after_block=_restart_once(layout)), DensitySettings(**SAME, keep_draws=True)
+    notes, config = Notes(after_block=_restart_once(layout)), DensitySettings(method="bridge", **SAME, keep_draws=True)
     with pytest.raises(SettingsDiffer) as caught:
         score.run_density(layout, Asked(), config, notes, factory=loading.open_engine)
     assert caught.value.found == ("settings.draws: 5 -> 4",)
@@ -242,14 +245,14 @@ def test_draws_of_two_plans_never_come_together(bayesnde: Callable, engines: lis
     assert plan.settings["draws"] == 5
     for block in blocks_done(layout, plan):
         read_block(layout, plan, block)
-    assert bayesnde("posterior", "--run", run, *SMALL, "--draws", "5").code == 0
+    assert bayesnde("posterior", "--run", run, *DRAWS, "--draws", "5").code == 0
 
 
 def test_draws_that_are_replaced_meanwhile_are_made_here(engines: list, run: Path, reference: bytes) -> None:
     layout = RunLayout(run)
     posterior_draws.run_posterior(layout, Asked(), PosteriorSettings(**SAME), Notes())
     notes = Notes(after_block=_restart_once(layout))
-    score.run_density(layout, Asked(), DensitySettings(**SAME), notes)
+    score.run_density(layout, Asked(), BRIDGE, notes)
     (told,) = notes.told
     assert told.startswith(f"warning: {run}/posterior/test/")
     assert ": draws are made again here; to repair posterior/test, " in told
@@ -262,10 +265,10 @@ def test_a_restart_does_not_remove_a_stage_that_another_restart_has_started(
     assert bayesnde("density", "--run", run, *SMALL).code == 0
     restart = ["density", "--run", run, *SMALL, "--seed", "5", "--restart", "--shard"]
 
-    def late(*args: Any, **options: Any) -> bool:
+    def late(*args: Any, **options: Any) -> None:
         monkeypatch.setattr(scoring_job, "discard", discard)
         assert bayesnde(*restart, "1/2").code == 0
-        return discard(*args, **options)
+        discard(*args, **options)
 
     monkeypatch.setattr(scoring_job, "discard", late)
     outcome = bayesnde(*restart, "2/2")

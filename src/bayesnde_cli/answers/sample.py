@@ -80,8 +80,7 @@ class Sampler:
             return []
         x, log_jacobian = scale_columns(self.run.schema, columns)
         y = None if class_index is None else self.run.one_hot(class_index)
-        rows = Rows(x, None, y).pad(self.run.block_rows)
-        scores = self.engine.score(rows, self.engine.sample(rows, seed), seed, n_real=len(x))
+        scores = self.engine.estimate(Rows(x, None, y), seed)
         found = {name: np.array(values[: len(x)]) for name, values in scores.items()}
         found["log_density"] = found["log_density_scaled"] + log_jacobian
         return [pa.array(found[name], kind) for name, kind in _FIGURES.items()]

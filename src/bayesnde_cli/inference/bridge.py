@@ -34,6 +34,9 @@ VERDICTS = (
     NO_CELLS := "no cells",
 )
 
+# How a row was scored, from the cheapest method to the most expensive one.
+METHODS = (IMPORTANCE := "importance", REFIT := "refit", BRIDGE := "bridge")
+
 # Chains agree and mix within these limits. Where importance sampling alone is exact and the chains only confirm it, the
 # second pair applies.
 MOST_RHAT, LEAST_ESS = 1.05, 40.0

@@ -1,11 +1,12 @@
-"""From rows to log-densities, in four steps:
+"""From rows to log-densities by Markov chains and bridge sampling, in four steps:
 
     1. find the modes of every row's latent posterior
     2. run chains from there
     3. fit the proposal to the first half of each chain, to the modes, and to its own first draws, resampled
     4. bridge between the second half of the chains and draws of the proposal
 
-Rows that miss the target go through all four again, with a larger budget and from the places found so far."""
+Rows that miss the target go through all four again, with a larger budget and from the places found so far. This is the
+last resort for a row: `tiers` tries cheaper methods first."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -17,14 +18,14 @@ import tensorflow as tf
 
 from bayesnde_cli import stopping
 from bayesnde_cli.inference import diagnostics as diagnostics_module
-from bayesnde_cli.inference import hmc, modes, proposal
-from bayesnde_cli.inference.bridge import RELIABLE, bridge, judge
+from bayesnde_cli.inference import hmc, importance, modes, proposal
+from bayesnde_cli.inference.bridge import BRIDGE, RELIABLE, bridge, judge
 from bayesnde_cli.inference.diagnostics import Draws
 from bayesnde_cli.inference.modes import SearchSize
 from bayesnde_cli.inference.proposal import FitSettings, MixtureOfT
 from bayesnde_cli.model import backend
 from bayesnde_cli.model.backend import seed_pair
-from bayesnde_cli.model.coders import Encoder
+from bayesnde_cli.model.coders import Encoder, Proposal
 from bayesnde_cli.model.likelihood import DecoderLike, Target, largest_divisor
 from bayesnde_cli.rng import derive_seed, generator
 from bayesnde_cli.rows import Rows
@@ -37,13 +38,13 @@ _MOST_STARTS = 100
 # Share of the warm-up that tunes the step sizes; in the rest the chains settle.
 _ADAPTING_SHARE = 0.8
 # Pilot draws that are resampled to fit the proposal again.
-_N_RESAMPLED = 800
+N_RESAMPLED = 800
 # Modes carried into the next attempt, in addition to places of the chains.
 _N_CARRIED_MODES = 8
-# Rows of further attempts are computed in blocks of this size, or of this many cells.
-_SMALL_BLOCK, _SMALL_CELLS = 8, 2000
+# Rows of further attempts are computed in groups of this size, or of this many cells.
+_GROUP_ROWS, _GROUP_CELLS = 16, 2000
 # Rows and networks are float32: this is the relative error of a log-density.
-_ROUNDING = 2.0**-23
+ROUNDING = 2.0**-23
 # Latents in the bank that start points come from, and cells that they are decoded to in each class, at most.
 _BANK_SIZE, _BANK_CELLS = 2048, 400_000
 # With few latents, two quarters of the random latents of the bank are moved outwards by these factors: a mode three
@@ -105,7 +106,6 @@ class Budget(NamedTuple):
 
 def first_budget(settings: DensitySettings, latent_dim: int) -> Budget:
     """The budget of the first attempt. With few latents start points are cheap, and there is room for many modes."""
-    settings = settings.with_defaults(are_images=False)
     pilot_draws, proposal_draws = settings.pilot_draws or 0, settings.proposal_draws or 0
     search = SearchSize(min(15, max(7, 30 // latent_dim)), n_steps=24, n_kept=16)
     return Budget(settings.warm_up, settings.draws, pilot_draws, proposal_draws, search)
@@ -115,9 +115,15 @@ class Engine:
     """Draws and scores blocks of rows; equal arguments give equal bits."""
 
     def __init__(self, model: FittedModel, settings: DensitySettings) -> None:
+        settings = settings.with_defaults(are_images=False)
         self._model, self._settings = model, settings
         self._budget = first_budget(settings, model.latent_dim)
-        self.programs = build_programs(model, settings)
+        self.bank = make_bank(model)
+        self.programs = build_programs(model, settings, self.bank)
+
+    @property
+    def group_rows(self) -> int:
+        return self._model.limit(_GROUP_ROWS, _GROUP_CELLS)
 
     def sample(self, rows: Rows, seed: int) -> Draws:
         """Draws from the latent posterior of every row of a block."""
@@ -131,7 +137,7 @@ class Engine:
         """The columns of every row, after as many attempts as it needs; rows after the first `n_real` are padding."""
         scores = self._score(rows, draws, seed, self._budget)
         index, places = np.arange(len(rows))[:n_real], _places_to_carry(draws)[:n_real]
-        size = self._model.limit(_SMALL_BLOCK, _SMALL_CELLS)
+        size = self.group_rows
         for level in range(1, self._settings.escalations + 1):
             is_open = ~scores["reliable"][index]
             index, places = index[is_open], places[is_open]
@@ -191,7 +197,7 @@ class Engine:
                 # From now on chains also jump to where they have been, fitted to as many draws as the proposal will be.
                 n_seen = max(1, min(n_warm_up - n_warm_up // 2, n_draws // 2))
                 seen = self._by_row(np.concatenate([z for z, *_ in segments[-n_seen:]]))
-                padded = _pad(_flatten(seen), self._n_to_fit(budget))
+                padded = pad_draws(_flatten(seen), self.n_to_fit(budget))
                 jumps = modes.add_mixture(jumps, self.programs.fit_jumps(padded, address))
             state, segment = self.programs.run_segment(state, target, starts.metric, jumps, address, n_adapting)
             segments.append([part.numpy() for part in segment])
@@ -207,17 +213,19 @@ class Engine:
         mixture = self._fit_proposal(target, draws, seed, budget)
         chain_ratios = self.programs.log_ratios(target, mixture, tf.constant(_flatten(held)))
         stopping.check()
-        proposed = self._propose(target, mixture, budget.proposal_draws, derive_seed(seed, "proposed"))
+        proposed = self.propose(target, mixture, budget.proposal_draws, derive_seed(seed, "proposed"))
         proposal_ratios = np.concatenate([ratios for _, ratios in proposed], axis=1)
         n_effective = np.minimum(diagnostics_module.bulk_ess(held).min(axis=1), held.shape[1] * held.shape[2])
         estimate = bridge(chain_ratios.numpy().reshape(held.shape[:3]), proposal_ratios, n_effective)
-        estimate = estimate._replace(se=np.hypot(estimate.se, _ROUNDING * np.abs(estimate.log_z)))
+        estimate = estimate._replace(se=np.hypot(estimate.se, ROUNDING * np.abs(estimate.log_z)))
         chains = self.diagnostics(draws) | {"missed_mass": draws.missed_mass.astype(np.float64)}
         verdict = judge(estimate, chains, self._settings.target_se)
         n_likelihoods = budget.pilot_draws + budget.proposal_draws + held[0, :, :, 0].size
         return {
+            "method": np.full(len(rows), BRIDGE, object),
             "log_density_scaled": estimate.log_z,
             "mc_se": estimate.se,
+            "pareto_k": importance.estimate(proposal_ratios).pareto_k,
             "log_density_is": estimate.log_z_is,
             "mc_se_is": estimate.larger_se_is,
             "overlap": estimate.overlap,
@@ -236,18 +244,18 @@ class Engine:
         """Step 3: fit to the first half of each chain and the modes, then once more with the proposal's pilot draws."""
         address = seed_pair(derive_seed(seed, "proposal"))
         # The paper's chains know no modes: no jumps are fitted that could share the compiled program.
-        n_padded = self._n_to_fit(budget) if draws.modes.shape[1] else 0
+        n_padded = self.n_to_fit(budget) if draws.modes.shape[1] else 0
         # With the modes: no chain may have visited some of them.
         known = np.concatenate([_flatten(draws.z[:, :, : draws.z.shape[2] // 2]), draws.modes], axis=1)
-        mixture = self.programs.fit_proposal(_pad(known, n_padded), address)
+        mixture = self.programs.fit_proposal(pad_draws(known, n_padded), address)
         if budget.pilot_draws:
-            pilots = self._propose(target, mixture, budget.pilot_draws, derive_seed(seed, "pilots"))
+            pilots = self.propose(target, mixture, budget.pilot_draws, derive_seed(seed, "pilots"))
             z, ratios = (np.concatenate(parts, axis=1) for parts in zip(*pilots, strict=True))
-            known = np.concatenate([known, proposal.resample(z, ratios, _N_RESAMPLED)], axis=1)
-            mixture = self.programs.fit_proposal(_pad(known, n_padded), address)
+            known = np.concatenate([known, proposal.resample(z, ratios, N_RESAMPLED)], axis=1)
+            mixture = self.programs.fit_proposal(pad_draws(known, n_padded), address)
         return mixture
 
-    def _propose(
+    def propose(
         self, target: Target, mixture: MixtureOfT, n: int, seed: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """n draws of each row's proposal in parts, each (rows, some, d) with log pi - log q there, (rows, some)."""
@@ -261,9 +269,9 @@ class Engine:
         """(transitions, rows times chains, d) -> (rows, chains, transitions, d)."""
         return z.reshape(len(z), -1, self._settings.chains, z.shape[2]).transpose(1, 2, 0, 3)
 
-    def _n_to_fit(self, budget: Budget) -> int:
+    def n_to_fit(self, budget: Budget) -> int:
         """The largest number of draws of a row that a mixture is fitted to."""
-        return self._settings.chains * (budget.draws // 2) + budget.search.n_kept + _N_RESAMPLED
+        return self._settings.chains * (budget.draws // 2) + budget.search.n_kept + N_RESAMPLED
 
 
 def _places_to_carry(draws: Draws) -> np.ndarray:
@@ -288,7 +296,7 @@ def _flatten(z: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(z).reshape(len(z), -1, z.shape[3])
 
 
-def _pad(z: np.ndarray, n: int) -> tf.Tensor:
+def pad_draws(z: np.ndarray, n: int) -> tf.Tensor:
     """Pad draws to n with NaN, which fits ignore, so that one program serves all. (rows, some, d) -> (rows, n, d)."""
     return tf.constant(np.pad(z, [(0, 0), (0, max(0, n - z.shape[1])), (0, 0)], constant_values=np.nan))
 
@@ -321,9 +329,8 @@ def compile_program(function: Callable[..., Any]) -> Callable[..., Any]:
     return tf.function(function, jit_compile=True, autograph=False)
 
 
-def build_programs(model: FittedModel, settings: DensitySettings) -> Programs:
+def build_programs(model: FittedModel, settings: DensitySettings, bank: modes.Bank) -> Programs:
     """The programs for a model; nothing is compiled yet."""
-    bank = make_bank(model)
     has_metric, is_at_modes = settings.metric != "identity", settings.start == "modes"
     proposal_fit = FitSettings(settings.components, settings.regulariser, settings.absolute_regulariser)
     kernel: dict[str, Any] = {"freedom": settings.freedom, "defensive_weight": settings.defensive_weight}
@@ -332,7 +339,7 @@ def build_programs(model: FittedModel, settings: DensitySettings) -> Programs:
         n_rows, d = target.x.shape[0], model.latent_dim
         seeds = tf.random.split(seed, 2)
         noise = backend.normal([n_rows, settings.chains, d], seeds[0])
-        encoded = _encode(model, bank, target)
+        encoded = encode(model, bank, target).mean
         # As in the paper, chains that start at the encoder's point do not learn about the modes.
         z, metric, known = encoded[:, None, :] + _START_SD * noise, tf.broadcast_to(tf.eye(d), [n_rows, d, d]), None
         if is_at_modes or has_metric:
@@ -353,7 +360,7 @@ def build_programs(model: FittedModel, settings: DensitySettings) -> Programs:
         return proposal.fit(z, _JUMP_FIT, seed)
 
     def log_ratios(target: Target, mixture: MixtureOfT, z: tf.Tensor) -> tf.Tensor:
-        return _log_joint_in_slices(model, target, z) - proposal.log_prob(mixture, z, **kernel)
+        return log_joint_in_slices(model, target, z) - proposal.log_prob(mixture, z, **kernel)
 
     def propose(target: Target, mixture: MixtureOfT, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         z = proposal.draw(mixture, model.draws_per_call(target.x.shape[0]), seed, **kernel)
@@ -384,17 +391,19 @@ def make_bank(model: FittedModel) -> modes.Bank:
     return modes.decode_bank(model.decoder, tf.constant(z), model.n_classes)
 
 
-def _encode(model: FittedModel, bank: modes.Bank, target: Target) -> tf.Tensor:
-    """The encoder's point for each row, after filling missing cells from the bank. (rows, d)."""
+def encode(model: FittedModel, bank: modes.Bank, target: Target) -> Proposal:
+    """The encoder's proposal for each row, after filling missing cells from the bank; without one, the prior."""
     if model.encoder is None:
-        return tf.zeros([target.x.shape[0], model.latent_dim])
+        zeros = tf.zeros([target.x.shape[0], model.latent_dim])
+        return Proposal(zeros, zeros + 1.0)
     x = target.x if target.observed is None else modes.fill_missing(bank, target)
-    z = model.encoder(x, target.y).mean
+    z, sd = model.encoder(x, target.y)
     # Far outside the data the encoder may return anything; the prior ends before that.
-    return tf.where(tf.math.is_finite(z), tf.clip_by_value(z, -10.0, 10.0), tf.zeros_like(z))
+    z = tf.where(tf.math.is_finite(z), tf.clip_by_value(z, -10.0, 10.0), tf.zeros_like(z))
+    return Proposal(z, tf.where(sd < 10.0, sd, tf.ones_like(sd)))  # False for NaN
 
 
-def _log_joint_in_slices(model: FittedModel, target: Target, z: tf.Tensor) -> tf.Tensor:
+def log_joint_in_slices(model: FittedModel, target: Target, z: tf.Tensor) -> tf.Tensor:
     """log p(x, z), (rows, n, d) -> (rows, n), in slices: activations that stay in the cache are a third faster."""
     n_rows, n, d = z.shape
     n_each = largest_divisor(n, model.slice_latents // n_rows)

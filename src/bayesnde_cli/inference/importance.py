@@ -1,36 +1,85 @@
-"""The marginal log-density of rows by importance sampling: the estimator that needs no chains.
+"""The log-density of rows by importance sampling: the estimator that needs no chains.
 
-Validation checks, the class screen, typicality and quick densities use it. It works from any start for the latent, and
-in expectation it is a lower bound of log p(x). The proposal is a mixture of three parts,
+Scoring tries it first; validation checks, the class screen and typicality use nothing else. Draws come from
 
-    q(z) = s_1 t(z; mode, P^-1, 6) + s_2 N(z; mean, (1.2 sd)^2) + s_3 N(z; 0, I),
+    q(z) = s_1 sum over k of w_k t(z; mode_k, P_k^-1, 4) + s_2 N(z; mean, (1.2 sd)^2) + s_3 N(z; 0, I):
 
-with the mode of the latent posterior and its precision P, the proposal of the encoder, and the prior. What one part
-misses another covers, and no weight exceeds p(x | z) / s_3."""
+the modes of the latent posterior with their precisions P_k, the encoder's proposal, and the prior. What one part misses
+another covers, and no weight p(x, z) / q(z) exceeds p(x | z) / s_3. The mean weight is p(x) in expectation.
+
+The largest weights decide the error. `estimate` fits a generalised Pareto distribution to them and replaces them by its
+quantiles (Vehtari, Simpson, Gelman, Yao and Gabry 2024); its shape k says whether the error can be trusted."""
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from bayesnde_cli import stopping
-from bayesnde_cli.inference.modes import Mode, find_mode
-from bayesnde_cli.inference.proposal import log_det, log_t
+from bayesnde_cli.inference import modes
+from bayesnde_cli.inference.modes import Modes, find_mode
 from bayesnde_cli.model import backend
 from bayesnde_cli.model.coders import Proposal, decoder_of, encoder_of
 from bayesnde_cli.model.layers import Parameters
 from bayesnde_cli.model.likelihood import DecoderLike, Target, log_prior
 from bayesnde_cli.model.networks import NetworkSpec
 
-# Share of the draws from the prior; of the others, half are around the mode and half from the proposal.
-_PRIOR_SHARE = 0.05
+# Shares of the draws from the prior and from the encoder's proposal; the others are around the modes.
+_PRIOR_SHARE, _ENCODER_SHARE = 0.05, 0.15
 # Factor on the s.d. of the proposal: the evidence lower bound makes proposals narrower than the posterior.
 _WIDENING = 1.2
-# Degrees of freedom of the t around the mode. Even, as XLA has no gamma random numbers.
-_FREEDOM = 6
+# The tail of the weights: at most this share, and at most this many times the root of their number.
+_TAIL_SHARE, _TAIL_ROOTS = 0.2, 3.0
+# The prior of the shape k: as much as ten observations of 1/2.
+_PRIOR_SHAPE, _PRIOR_COUNT = 0.5, 10.0
+# Weights that differ by less, relatively, have no tail.
+_LEAST_SPREAD = 1e-9
+# With a larger k no number of draws makes the error reliable (Vehtari et al. 2024).
+MOST_K = 0.7
+# Two halves of the draws may differ by this many standard errors of their difference.
+_MOST_ERRORS_APART = 4.0
 
 # (parameters, x, y, seed) -> estimated log p(x) of each row, (rows,) float64
 Scorer = Callable[[Parameters, tf.Tensor, "tf.Tensor | None", tf.Tensor], tf.Tensor]
+
+
+# Draws and their weights, compiled
+
+
+def propose(places: Modes, proposal: Proposal | None, n_draws: int, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Draws from q (rows, n_draws, d), and log q(z) there (rows, n_draws) float64."""
+    n_rows, _, d = places.z.shape
+    n_prior = max(1, round(_PRIOR_SHARE * n_draws))
+    n_encoder = 0 if proposal is None else max(1, round(_ENCODER_SHARE * n_draws))
+    counts = [n_draws - n_encoder - n_prior, n_encoder, n_prior]
+    numbers = backend.normal([n_rows, n_draws, d + modes.FREEDOM], seed)
+    noise, freedom_noise = numbers[:, :, :d], numbers[:, : counts[0], d:]
+    around, encoded, from_prior = tf.split(noise, counts, axis=1)
+    # Every mode gets its share of the draws, up to one.
+    share = (tf.range(counts[0], dtype=tf.float32) + 0.5) / counts[0]
+    drawn = [modes.draw_jump(places, around, freedom_noise, tf.broadcast_to(share, around.shape[:2])), from_prior]
+    densities = [lambda z: modes.log_jump(places, z), lambda z: log_prior(z, dtype=tf.float64)]
+    if proposal is not None:
+        wide = Proposal(proposal.mean[:, None, :], _WIDENING * proposal.sd[:, None, :])
+        drawn.insert(1, wide.draw(encoded))
+        densities.insert(1, lambda z: wide.log_prob(z, dtype=tf.float64))
+    z = tf.concat(drawn, axis=1)
+    shares = [math.log(count / n_draws) for count in counts if count]
+    parts = [share + density(z) for share, density in zip(shares, densities, strict=True)]
+    return z, tf.reduce_logsumexp(parts, axis=0)
+
+
+def log_marginal_weights(
+    decoder: DecoderLike, target: Target, proposal: Proposal, *, n_draws: int, seed: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The log-weights around the mode that the proposal's mean leads to, and the number of Newton steps (int32)."""
+    mode = find_mode(decoder, target, proposal.mean)
+    one = tf.zeros([target.x.shape[0], 1], tf.float64)
+    places = Modes(mode.z[:, None], mode.factor[:, None], mode.inverse[:, None], one)
+    z, log_q = propose(places, proposal, n_draws, seed)
+    return target.log_joint(decoder, z) - log_q, mode.n_steps
 
 
 def log_marginal(
@@ -39,26 +88,6 @@ def log_marginal(
     """Estimate log p(x) of each row from a normal proposal of any quality. -> (rows,) float64."""
     log_weights, _ = log_marginal_weights(decoder, target, proposal, n_draws=n_draws, seed=seed)
     return tf.reduce_logsumexp(log_weights, axis=1) - math.log(n_draws)
-
-
-def log_marginal_weights(
-    decoder: DecoderLike, target: Target, proposal: Proposal, *, n_draws: int, seed: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Logarithms of weights whose mean is p(x), (rows, n_draws) float64, and the number of Newton steps (int32).
-
-    Each draw is weighted by the density of the whole mixture q.
-    """
-    mode = find_mode(decoder, target, proposal.mean)
-    wide = Proposal(proposal.mean[:, None, :], _WIDENING * proposal.sd[:, None, :])
-    counts = _counts(n_draws)
-    noise = backend.normal([target.x.shape[0], n_draws, mode.z.shape[1]], seed)
-    around_mode, from_proposal, from_prior = tf.split(noise, counts, axis=1)
-    chi_seed = tf.random.experimental.stateless_fold_in(seed, 1)
-    z = tf.concat([_draw_t(mode, around_mode, chi_seed), wide.draw(from_proposal), from_prior], axis=1)
-    parts = [_log_t(mode, z), wide.log_prob(z, dtype=tf.float64), log_prior(z, dtype=tf.float64)]
-    shares = [math.log(count / n_draws) for count in counts]
-    log_proposal = tf.reduce_logsumexp([part + share for part, share in zip(parts, shares, strict=True)], axis=0)
-    return target.log_joint(decoder, z) - log_proposal, mode.n_steps
 
 
 def marginal_scorer(decoder: NetworkSpec, encoder: NetworkSpec, *, n_draws: int, block_rows: int = 64) -> Scorer:
@@ -85,23 +114,77 @@ def marginal_scorer(decoder: NetworkSpec, encoder: NetworkSpec, *, n_draws: int,
     return score
 
 
-def _counts(n_draws: int) -> list[int]:
-    """Number of draws from each part of the mixture."""
-    prior = max(1, round(_PRIOR_SHARE * n_draws))
-    mode = (n_draws - prior + 1) // 2
-    return [mode, n_draws - prior - mode, prior]
+# From weights to an estimate with an error
 
 
-def _draw_t(mode: Mode, noise: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Draw from the multivariate t around the mode. noise (rows, draws, d) ~ N(0, I)."""
-    uniform = backend.uniform([*noise.shape[:2], _FREEDOM // 2], seed, minval=1e-30)
-    chi_square = -2.0 * tf.reduce_sum(tf.math.log(uniform), axis=2)  # (rows, draws)
-    scaled = noise * tf.sqrt(_FREEDOM / chi_square)[:, :, None]
-    return mode.z[:, None, :] + tf.matmul(scaled, mode.inverse)  # covariance L'^-1 L^-1, the inverse of P
+class Estimate(NamedTuple):
+    """The estimates of each row, (rows,) each."""
+
+    log_z: np.ndarray
+    se: np.ndarray
+    pareto_k: np.ndarray  # shape of the largest weights; infinite where a weight is not a number
+    halves_apart: np.ndarray  # difference of the estimates from two halves of the draws, in standard errors
+
+    def is_sound(self, n_draws: int) -> np.ndarray:
+        """Whether the error can be trusted: k is small enough for this number of draws, and the halves agree."""
+        most_k = min(1.0 - 1.0 / math.log10(n_draws), MOST_K)
+        return (self.pareto_k < most_k) & (self.halves_apart < _MOST_ERRORS_APART) & np.isfinite(self.log_z)
 
 
-def _log_t(mode: Mode, z: tf.Tensor) -> tf.Tensor:
-    """The log-density of that t. (rows, draws, d) -> (rows, draws) float64."""
-    standard = tf.matmul(z - mode.z[:, None, :], mode.factor)  # rows of (z - z0)' L
-    square = tf.reduce_sum(tf.square(tf.cast(standard, tf.float64)), axis=2)
-    return log_t(square, -log_det(tf.cast(mode.factor, tf.float64))[:, None], freedom=_FREEDOM, d=z.shape[2])
+def estimate(log_weights: np.ndarray) -> Estimate:
+    """Estimates from log-weights (rows, n) in an order in which every other draw makes a fair half."""
+    n = log_weights.shape[1]
+    is_bad = np.isnan(log_weights).any(axis=1) | (log_weights == np.inf).any(axis=1)
+    is_bad |= (log_weights == -np.inf).all(axis=1)
+    top = np.where(is_bad, 0.0, log_weights.max(axis=1))
+    with np.errstate(invalid="ignore"):
+        weights = np.where(is_bad[:, None], 1.0, np.exp(log_weights - top[:, None]))
+    smooth, pareto_k = smooth_tail(weights)
+    mean = smooth.mean(axis=1)
+    se = smooth.std(axis=1, ddof=1) / mean / math.sqrt(n)
+    halves = [smooth[:, first::2].mean(axis=1) for first in (0, 1)]
+    # Each half has the s.e. times sqrt 2, and their difference twice the s.e.
+    apart = np.abs(halves[0] - halves[1]) / mean / np.maximum(2.0 * se, _LEAST_SPREAD)
+    bad = np.where(is_bad, np.nan, 0.0)
+    return Estimate(top + np.log(mean) + bad, se + bad, np.where(is_bad, np.inf, pareto_k), apart)
+
+
+def smooth_tail(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The weights (rows, n), the largest at 1, with a smoothed tail, and the shape k of the tail of each row.
+
+    Exceedances over the largest weight outside the tail follow a generalised Pareto distribution,
+    P(e > y) = (1 + k y / sigma)^(-1 / k). The fit is that of Zhang and Stephens (2009): the mean of b = -k / sigma over
+    its profile likelihood on a grid.
+    """
+    n = weights.shape[1]
+    n_tail = math.ceil(min(_TAIL_SHARE * n, _TAIL_ROOTS * math.sqrt(n)))
+    order = np.argsort(weights, axis=1, kind="stable")
+    rising = np.take_along_axis(weights, order, axis=1)
+    cutoff, tail = rising[:, -n_tail - 1 : -n_tail], rising[:, -n_tail:]
+    excess = tail - cutoff
+    has_tail = excess[:, -1] > _LEAST_SPREAD
+    excess = np.where(has_tail[:, None], np.maximum(excess, 1e-300), 1.0 + np.arange(n_tail) / n_tail)
+
+    n_grid = 30 + math.isqrt(n_tail)
+    grid = 1.0 - np.sqrt(n_grid / (np.arange(n_grid) + 0.5))
+    quartile = excess[:, math.floor(n_tail / 4 + 0.5) - 1]
+    b = grid / (3.0 * np.maximum(quartile, 1e-12)[:, None]) + 1.0 / excess[:, -1:]
+    shape = np.stack([np.log1p(-column[:, None] * excess).mean(axis=1) for column in b.T], axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        profile = n_tail * (np.log(-b / shape) - shape - 1.0)
+    profile = np.where(np.isfinite(profile), profile, -np.inf)
+    share = np.exp(profile - profile.max(axis=1, keepdims=True))
+    b_mean = (b * share).sum(axis=1, keepdims=True) / share.sum(axis=1, keepdims=True)
+    raw = np.log1p(-b_mean * excess).mean(axis=1)
+    k = (n_tail * raw + _PRIOR_COUNT * _PRIOR_SHAPE) / (n_tail + _PRIOR_COUNT)
+
+    sigma = -raw / b_mean[:, 0]
+    level = (np.arange(n_tail) + 0.5) / n_tail
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        quantiles = sigma[:, None] * np.expm1(-k[:, None] * np.log1p(-level)) / k[:, None]
+    smoothed = np.minimum(cutoff + quantiles, rising[:, -1:])  # no more than the largest weight
+    is_usable = has_tail & np.isfinite(smoothed).all(axis=1)
+    smoothed = np.where(is_usable[:, None], smoothed, tail)
+    result = weights.copy()
+    np.put_along_axis(result, order[:, -n_tail:], smoothed, axis=1)
+    return result, np.where(has_tail, k, -_PRIOR_SHAPE)

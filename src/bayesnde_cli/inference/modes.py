@@ -8,6 +8,7 @@ warm-up, so does a mixture fitted to the places that the chains have visited."""
 import math
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from bayesnde_cli.inference.proposal import MixtureOfT, factorise, log_det, log_t
@@ -23,8 +24,10 @@ from bayesnde_cli.model.likelihood import (
 
 # Newton steps from the encoder's point; most rows need five.
 _N_NEWTON_STEPS = 8
-# A row has converged when its last steps, each with twice the weight of the one before, gained less than this (nats).
-# The gradient is no criterion: where a network has a kink, so has the posterior, and its gradient is nowhere 0.
+# Steps that share a precision.
+_STEPS_PER_PRECISION = 2
+# A row has converged when its last steps, each with four times the weight of the one before, gained less than this
+# (nats). The gradient is no criterion: where a network has a kink, so has the posterior, and its gradient is nowhere 0.
 _LEAST_GAIN = 0.02
 # Candidates of each kind from the bank: the likeliest latents, and peaks, which are higher than all of their nearest
 # neighbours.
@@ -33,6 +36,9 @@ _N_CANDIDATES, _N_NEIGHBOURS = 128, 6
 _ANY_PREFERENCE = 1e-4
 # Two places are one mode if their squared distance, in standard deviations, is below this per latent.
 _SAME_MODE = 0.5
+# They are within reach of each other if the distance is at most the root of the number of latents, where draws lie, and
+# this more.
+_REACH = 2.0
 # Share of the start points that may still be moving when the search ends.
 _SHARE_LEFT = 0.05
 # Degrees of freedom of the jumps; the chi-square of a jump takes as many normal numbers.
@@ -76,7 +82,8 @@ class ModeSearch(NamedTuple):
 
     The estimate is the largest of three: the weight of modes that a single start point led to, as about as much was
     probably not found at all (Good 1953); the expected share m (1 - 1 / m)^S that S start points miss of m equal modes,
-    with m one more than the effective number of modes found; and the weight of modes that were found but not kept.
+    with m one more than the effective number of modes found; and the weight of modes that were found but not kept. For
+    the first two, modes within reach of each other are one: draws around one of them would find the other.
     """
 
     modes: Modes
@@ -111,47 +118,58 @@ def find_mode(
     def height(z: tf.Tensor) -> tf.Tensor:
         return log_joint(z, target.x, decoder, y=target.y, mask=target.observed)
 
-    def newton_step(index, z, here, damping, gained):  # type: ignore[no-untyped-def]
+    def newton_step(index, here, gained, damping, state):  # type: ignore[no-untyped-def]
+        z, step, slope, precision = state
         with tf.GradientTape() as tape:
-            tape.watch(z)
-            value = height(z)
-        slope = tape.gradient(value, z)
-        precision = expected_precision(decoder, target, z)
-        damped = precision + damping[:, None, None] * tf.linalg.diag(tf.linalg.diag_part(precision))
-        _, inverse = factorise(damped)
-        step = tf.linalg.matvec(inverse, tf.linalg.matvec(inverse, slope), transpose_a=True)
-        there = height(z + step)
+            tape.watch(trial := z + step)
+            there = height(trial)
         is_higher = there > here  # False for NaN
-        z = tf.where(is_higher[:, None], z + step, z)
-        gained = 0.5 * gained + tf.where(is_higher, there - here, 0.0)
+        z, slope = (
+            tf.where(is_higher[:, None], *parts) for parts in ((trial, z), (tape.gradient(there, trial), slope))
+        )
+        gained = 0.25 * gained + tf.where(is_higher & (index > 0), there - here, 0.0)
         damping = tf.where(is_higher, damping / 4.0, 4.0 * damping + 0.1)
-        return index + 1, z, tf.where(is_higher, there, here), damping, gained
+        is_due = tf.equal(index % _STEPS_PER_PRECISION, 0)
+        precision = tf.cond(is_due, lambda: expected_precision(decoder, target, z), lambda: precision)
+        _, inverse = factorise(precision + damping[:, None, None] * tf.linalg.diag(tf.linalg.diag_part(precision)))
+        step = tf.linalg.matvec(inverse, tf.linalg.matvec(inverse, slope), transpose_a=True)
+        return index + 1, tf.where(is_higher, there, here), gained, damping, (z, step, slope, precision)
 
-    def is_moving(index: tf.Tensor, *rest: tf.Tensor) -> tf.Tensor:
-        left = tf.reduce_mean(tf.cast(rest[-1] > _LEAST_GAIN, tf.float32))
-        return (index < n_steps) & (left > share_left)
+    def is_moving(index: tf.Tensor, here: tf.Tensor, gained: tf.Tensor, *rest: tf.Tensor) -> tf.Tensor:
+        left = tf.reduce_mean(tf.cast(gained > _LEAST_GAIN, tf.float32))
+        return (index <= n_steps) & (left > share_left)
 
-    none = tf.zeros_like(start[:, 0])
-    n_made, z, *_ = tf.while_loop(is_moving, newton_step, (tf.constant(0), start, height(start), none, none + 1.0))
-    factor, inverse = factorise(expected_precision(decoder, target, z))
+    none, nowhere = tf.zeros_like(start[:, 0]), tf.zeros_like(start)
+    identity = tf.broadcast_to(tf.eye(start.shape[1], dtype=start.dtype), [*start.shape, start.shape[1]])
+    # The first step leads to the start itself. The last precision is at most two steps old, when hardly any is left.
+    first = tf.constant(0), none - np.inf, none + 1.0, none, (start, nowhere, nowhere, identity)
+    n_made, *_, (z, _, _, precision) = tf.while_loop(is_moving, newton_step, first)
+    factor, inverse = factorise(precision)
     # Where a network overflows, the identity keeps the place finite: other components of a mixture then take over.
     is_sound = tf.reduce_all(tf.math.is_finite(factor) & tf.math.is_finite(inverse), axis=[1, 2])
-    identity = tf.eye(z.shape[1], dtype=z.dtype)[None]
     factor, inverse = (tf.where(is_sound[:, None, None], part, identity) for part in (factor, inverse))
-    return Mode(z, factor, inverse, n_made)
+    return Mode(z, factor, inverse, n_made - 1)
 
 
 def expected_precision(decoder: DecoderLike, target: Target, z: tf.Tensor) -> tf.Tensor:
     """The expected Hessian of the negative log joint at z. (rows, d) -> (rows, d, d)."""
-    n_rows, d = z.shape
-    places = tf.repeat(z[:, None, :], d, axis=1)  # (rows, d, d): one place for each direction
-    directions = tf.broadcast_to(tf.eye(d, dtype=z.dtype)[None], [n_rows, d, d])
-    y, mask = target.y, target.observed
-    with tf.autodiff.ForwardAccumulator(places, directions) as forward:
-        mean, variance, *cells = decoder(places) if y is None else decoder(places, y[:, None, :])
-        log_variance = tf.math.log(variance)
-    zero = tf.UnconnectedGradients.ZERO  # for a variance that is the same everywhere
-    mean_slope, log_variance_slope = forward.jvp(mean, zero), forward.jvp(log_variance, zero)  # (rows, d, p)
+    d, y, mask = z.shape[1], target.y, target.observed
+
+    def decode() -> tuple[tf.Tensor, ...]:
+        return decoder(z) if y is None else decoder(z, y)
+
+    def derivative(direction: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.autodiff.ForwardAccumulator(z, tf.broadcast_to(direction, z.shape)) as forward:
+            mean, variance, *_ = decode()
+            log_variance = tf.math.log(variance)
+        zero = tf.UnconnectedGradients.ZERO  # for a variance that is the same everywhere
+        return forward.jvp(mean, zero), forward.jvp(log_variance, zero)
+
+    # All directions at once: the values of the network, which they share, are computed once.
+    slopes = tf.vectorized_map(derivative, tf.eye(d, dtype=z.dtype))
+    mean_slope, log_variance_slope = (tf.transpose(part, [1, 0, 2]) for part in slopes)  # (rows, d, p)
+    mean, variance, *cells = decode()
+    mean, variance = mean[:, None, :], variance[:, None, :]
     if mask is not None:
         mean_slope, log_variance_slope = (
             tf.where(mask[:, None], part, 0.0) for part in (mean_slope, log_variance_slope)
@@ -159,7 +177,7 @@ def expected_precision(decoder: DecoderLike, target: Target, z: tf.Tensor) -> tf
     mean_slope = mean_slope / tf.sqrt(variance)
     if cells:
         found = cells[0].find(target.x[:, None, :])
-        share = information_share(*standard_edges(mean[:, :1], variance[:, :1], found))  # (rows, 1, p)
+        share = information_share(*standard_edges(mean, variance, found))  # (rows, 1, p)
         share = tf.where(found.is_inside, share, tf.ones_like(share))
         mean_slope, log_variance_slope = tf.sqrt(share) * mean_slope, share * log_variance_slope
     scaled = tf.concat([mean_slope, math.sqrt(0.5) * log_variance_slope], axis=2)
@@ -168,10 +186,12 @@ def expected_precision(decoder: DecoderLike, target: Target, z: tf.Tensor) -> tf
 
 def decode_bank(decoder: DecoderLike, z: tf.Tensor, n_classes: int) -> Bank:
     """The bank of latents (n, d), decoded in every class."""
-    from sklearn.neighbors import NearestNeighbors
-
-    search = NearestNeighbors(n_neighbors=min(_N_NEIGHBOURS, z.shape[0] - 1)).fit(z.numpy())
-    neighbours = tf.constant(search.kneighbors(return_distance=False), tf.int32)
+    places = z.numpy()
+    square = np.square(places).sum(axis=1)
+    distance = square[:, None] + square[None, :] - 2.0 * places @ places.T
+    np.fill_diagonal(distance, np.inf)
+    n_neighbours = min(_N_NEIGHBOURS, len(places) - 1)
+    neighbours = tf.constant(np.argpartition(distance, n_neighbours - 1, axis=1)[:, :n_neighbours], tf.int32)
     if not n_classes:
         mean, variance, *cells = decoder(z)
         return Bank(z, neighbours, mean[None], variance[None], *cells)
@@ -265,16 +285,18 @@ def find_modes(
     # Without d/2 log 2 pi, which is the same for all.
     log_mass = ordered(height - log_det(tf.cast(flat.factor, tf.float64)))
     apart = tf.einsum("rmni,rmij->rmnj", place[:, None] - place[:, :, None], factor)
-    is_same = tf.reduce_sum(tf.square(apart), axis=3) < _SAME_MODE * d  # (rows, starts, starts)
-    is_same = tf.linalg.set_diag(is_same, tf.ones_like(is_fresh))
+    distance = tf.linalg.set_diag(tf.reduce_sum(tf.square(apart), axis=3), tf.zeros_like(place[:, :, 0]))
+    is_same = distance < _SAME_MODE * d  # (rows, starts, starts)
+    is_in_reach = distance < (math.sqrt(d) + _REACH) ** 2
     is_after = tf.range(n_starts)[:, None] < tf.range(n_starts)[None, :]
     has_higher = tf.reduce_any(is_same & is_after, axis=1)
     log_weight = tf.nn.log_softmax(tf.where(has_higher, tf.constant(_NOTHING, tf.float64), log_mass), axis=1)
-    n_finds = tf.reduce_sum(tf.cast(is_same & is_fresh[:, None, :], tf.int32), axis=2)
+    n_finds = tf.reduce_sum(tf.cast(is_in_reach & is_fresh[:, None, :], tf.int32), axis=2)
     kept, index = tf.math.top_k(log_weight, min(n_starts, size.n_kept))
     weight = tf.exp(log_weight)
     found_once = tf.reduce_sum(tf.where(n_finds <= 1, weight, 0.0), axis=1)
-    m = 1.0 / tf.reduce_sum(tf.square(weight), axis=1) + 1.0
+    weight_in_reach = tf.reduce_sum(tf.where(is_in_reach, weight[:, None, :], 0.0), axis=2)
+    m = 1.0 / tf.reduce_sum(weight * weight_in_reach, axis=1) + 1.0
     not_found = tf.maximum(found_once, tf.minimum(m * (1.0 - 1.0 / m) ** n_fresh, 1.0))
     missed_mass = tf.maximum(not_found, 1.0 - tf.reduce_sum(tf.exp(kept), axis=1))
     place, factor, inverse = (tf.gather(part, index, batch_dims=1) for part in (place, factor, inverse))

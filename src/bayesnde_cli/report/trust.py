@@ -76,7 +76,7 @@ def judge(data: ReportData) -> list[Check]:
     if not any(fit):
         fit = [Check("fit", Level.FAIR, {}, Cause.UNKNOWN)]
     others = (check_blur, check_held_out, check_memory, check_outliers, check_size)
-    found = [check_rows(data), *fit, *(check(data) for check in others), *check_columns(data)]
+    found = [check_rows(data), check_audit(data), *fit, *(check(data) for check in others), *check_columns(data)]
     return [check for check in found if check]
 
 
@@ -101,6 +101,15 @@ def check_rows(data: ReportData) -> Check | None:
     others = {name: count for name, count in verdicts.items() if count}
     counts = {"n": n, "n_reliable": n_reliable, "n_very_wide": n_very_wide, "others": others}
     return Check("rows", level, counts | {"target_se": data.target_se}, cause)
+
+
+def check_audit(data: ReportData) -> Check | None:
+    """Whether rows scored without a bridge have the log-densities that the bridge gives them."""
+    audit = (data.metrics.get("rows") or {}).get("audit")
+    if not audit:
+        return None
+    level = Level.GOOD if audit["is_as_promised"] else Level.POOR
+    return Check("audit", level, audit, Cause.NONE if level is Level.GOOD else Cause.ESTIMATES)
 
 
 def check_truth(data: ReportData) -> Check | None:

@@ -131,12 +131,13 @@ IMAGE_REFINE_STEPS = 500
 # nat on validation rows. Images have the paper's networks, and decoding one takes a thousand times as long as decoding
 # a row of a table.
 SMALL_TABLE_ROWS = 2000
-_SCORING: dict[str, Any] = {"block_rows": 128, "pilot_draws": 2000, "proposal_draws": 10_000}
+_SCORING: dict[str, Any] = {"block_rows": 256, "pilot_draws": 2000, "proposal_draws": 10_000, "importance_draws": 512}
 _TABLE: dict[str, Any] = {"validation_rows": 1024, "generated_rows": 5000, **_SCORING}
 SMALL_TABLE: dict[str, Any] = {**_TABLE, "width": 128, "depth": 2, "weight_decay": 0.1}
 LARGE_TABLE: dict[str, Any] = {**_TABLE, "width": 256, "depth": 5, "weight_decay": 0.0}
 IMAGES: dict[str, Any] = {
     **{"validation_rows": 128, "generated_rows": 1000, "block_rows": 8, "pilot_draws": 500, "proposal_draws": 2000},
+    "importance_draws": 256,
     **{"width": 32, "depth": 3, "weight_decay": 0.0, "latent_dim": 10},
 }
 
@@ -380,6 +381,23 @@ class DensitySettings(PosteriorSettings):
 
     stage: ClassVar[str] = "density"
 
+    method: Literal["auto", "bridge"] = _effort(
+        "auto",
+        "How rows are scored: auto tries importance sampling first and bridges where its error is not good enough; "
+        "bridge runs chains for every row, as in the paper.",
+    )
+    importance_draws: int | None = _effort(
+        None,
+        "Draws around the modes of a row, before anything else is tried.",
+        ge=64,
+        default_text=_by_kind("importance_draws"),
+    )
+    audit: float = _effort(
+        0.01,
+        "Share of the rows scored without a bridge that are bridged to check them; 0 turns it off.",
+        ge=0.0,
+        le=1.0,
+    )
     components: int = _proposal(5, "Mixture components in the proposal of a row.", ge=1)
     freedom: int = _proposal(8, "Degrees of freedom of the proposal's Student-t kernels (3 in the paper).", ge=1)
     defensive_weight: float = _proposal(

@@ -39,7 +39,7 @@ METRICS_SCHEMA, METRICS_VERSION = "metrics", 1
 _HEADLINE = ("mean_log_density", "mean_log_density_se", "mean_log_density_mc_se", "rows")
 # Rows that fit baselines, and rows that choose among them.
 _SPLITS = (split_name("train"), split_name("validation"))
-_SCORES = ("row_id", "log_density", "log_density_scaled", "mc_se", "reliable", "verdict")
+_SCORES = ("row_id", "log_density", "log_density_scaled", "mc_se", "reliable", "verdict", "method")
 _NOT_ASKED = "not asked for"
 _NO_CONDITION = "the model has no condition"
 _NO_COMPLETE_ROW = "every row has missing cells"
@@ -218,6 +218,8 @@ class _Evaluation:
             "n_in_mean": int(self.in_mean.sum()),
             "n_above_1_nat": int(is_wide.sum()),
             "verdicts": {**dict.fromkeys(VERDICTS, 0), **Counter(scores["verdict"].tolist())},
+            "methods": dict(Counter(scores["method"].tolist())),
+            "audit": self.job.scored.result.get("audit"),
             # Of the cells in the units of the file, row by row, each a little-endian float64.
             "sha256": sha256_bytes(np.ascontiguousarray(values, "<f8").tobytes()),
         }

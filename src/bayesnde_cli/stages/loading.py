@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from bayesnde_cli import stopping
+from bayesnde_cli.formatting import Advance
 from bayesnde_cli.inference.diagnostics import Draws
 from bayesnde_cli.model.backend import seed_pair
 from bayesnde_cli.rng import bits_at, derive_seed
@@ -37,6 +38,11 @@ _NUMBERS_AT_ONCE = 2**18
 
 class Engine(Protocol):
     """Draws from the latent posteriors of a block of rows, and scores them; equal arguments give equal bits."""
+
+    def estimate(
+        self, rows: Rows, seed: int, audited: np.ndarray | None = None, advance: Advance | None = None
+    ) -> dict[str, np.ndarray]:
+        """Estimates for any number of rows, by the method that the settings choose: see `inference/tiers.py`."""
 
     def sample(self, rows: Rows, seed: int) -> Draws: ...
 
@@ -155,8 +161,8 @@ class Model:
 
         `settings.blur` is a share of sqrt(2 p), the root mean square distance of rows with p columns of variance 1.
         """
-        from bayesnde_cli.inference.engine import Engine as CompiledEngine
         from bayesnde_cli.inference.engine import FittedModel
+        from bayesnde_cli.inference.tiers import TieredEngine
         from bayesnde_cli.model.coders import BlurredDecoder
 
         assert settings.seed is not None
@@ -176,7 +182,7 @@ class Model:
             from bayesnde_cli.inference.class_screen import ClassScreen
 
             screen = ClassScreen(model)
-        return Opened(CompiledEngine(model, settings), self.device, screen)
+        return Opened(TieredEngine(model, settings), self.device, screen)
 
     def decode(self, z: np.ndarray, y: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of every column, (latents, p) each, at latents z (latents, d)."""

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from bayesnde_cli import __version__
 from bayesnde_cli.errors import BadUsage
-from bayesnde_cli.formatting import Report, counted
+from bayesnde_cli.formatting import Advance, Report, counted
 from bayesnde_cli.inference.diagnostics import Draws
 from bayesnde_cli.runs import blocks, manifest
 from bayesnde_cli.runs.blocks import Plan, Shard
@@ -83,7 +83,7 @@ class PosteriorWork(Work):
     def file(self) -> Path:
         return self.job.layout.diagnostics_file(self.job.set_name)
 
-    def compute(self, block: int) -> None:
+    def compute(self, block: int, advance: Advance) -> None:
         rows = self.rows.block(*self.plan.rows(block))
         draws = self.draw(block, rows)
         self.store.write(block, rows.row_ids, draws, self.opened.engine.diagnostics(draws))

@@ -6,10 +6,12 @@ job -> rows -> blocks -> one table and its manifest
 """
 
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,10 +21,10 @@ import pyarrow.compute as pc
 
 from bayesnde_cli import stopping
 from bayesnde_cli.errors import BadArtifact, MissingArtifact, StageBusy
-from bayesnde_cli.formatting import Report, counted
-from bayesnde_cli.inference.bridge import NO_CELLS
+from bayesnde_cli.formatting import Advance, Report, counted
+from bayesnde_cli.inference.bridge import BRIDGE, NO_CELLS
 from bayesnde_cli.inference.diagnostics import Draws
-from bayesnde_cli.rng import derive_seed
+from bayesnde_cli.rng import derive_seed, generator
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.runs import blocks
 from bayesnde_cli.runs.blocks import Plan, Shard
@@ -122,8 +124,8 @@ class Work(ABC):
         """The combined table."""
 
     @abstractmethod
-    def compute(self, block: int) -> None:
-        """Compute and publish a block."""
+    def compute(self, block: int, advance: Advance) -> None:
+        """Compute and publish a block; `advance` may hear of rows before the block is done."""
 
     @abstractmethod
     def tables(self) -> Iterator[pa.Table]:
@@ -167,7 +169,9 @@ class Work(ABC):
         )
 
 
-def share(layout: RunLayout, plan: Plan, wanted: Iterable[int], compute: Callable[[int], None], report: Report) -> None:
+def share(
+    layout: RunLayout, plan: Plan, wanted: Iterable[int], compute: Callable[[int, Advance], None], report: Report
+) -> None:
     """Have blocks published: compute those that are missing, and wait for those that other processes have claimed.
 
     The claims of dead processes are taken over. If another process restarts the stage, this one ends with
@@ -175,19 +179,33 @@ def share(layout: RunLayout, plan: Plan, wanted: Iterable[int], compute: Callabl
     """
     wanted, done = list(wanted), blocks.blocks_done(layout, plan)
     waiting = [block for block in wanted if block not in done]
-    with report.progress(plan.stage, len(wanted), "blocks") as advance:
-        advance(len(wanted) - len(waiting))
+    sizes = {block: -operator.sub(*plan.rows(block)) for block in wanted}
+    with report.progress(plan.stage, sum(sizes.values()), "rows") as advance:
+        advance(sum(sizes.values()) - sum(sizes[block] for block in waiting))
         for _ in wait_turns(report, lambda: f"{counted(len(waiting), 'block')} of other processes"):
             claimed = []
             for block in waiting:
                 stopping.check()
-                if _publish(layout, plan, block, compute):
-                    advance(1)
+                rows = _RowCount(advance)
+                if _publish(layout, plan, block, lambda index, rows=rows: compute(index, rows.add)):
+                    advance(sizes[block] - rows.count)
                 else:
                     claimed.append(block)
             waiting[:] = claimed
             if not waiting:
                 return
+
+
+@dataclass
+class _RowCount:
+    """Rows of a block that have been reported."""
+
+    advance: Advance
+    count: int = 0
+
+    def add(self, n: int) -> None:
+        self.count += n
+        self.advance(n)
 
 
 def _publish(layout: RunLayout, plan: Plan, block: int, compute: Callable[[int], None]) -> bool:
@@ -271,10 +289,12 @@ class ShardResult:
 # Densities
 
 DENSITY_SCHEMA = "density"
-# Estimates of the engine, in the order of the table.
+# Estimates of the engine, in the order of the table. Those of chains are null for a row that needed none.
 _FIGURES = {
     "log_density_scaled": pa.float64(),
     "mc_se": pa.float64(),
+    "method": pa.string(),
+    "pareto_k": pa.float64(),
     "log_density_is": pa.float64(),
     "mc_se_is": pa.float64(),
     "overlap": pa.float64(),
@@ -288,7 +308,23 @@ _FIGURES = {
     "reliable": pa.bool_(),
     "verdict": pa.string(),
 }
+_OF_CHAINS = frozenset(_FIGURES) - {
+    "log_density_scaled",
+    "mc_se",
+    "method",
+    "pareto_k",
+    "missed_mass",
+    "reliable",
+    "verdict",
+}
+_AUDIT = {"audit_log_density": pa.float64(), "audit_mc_se": pa.float64()}
 _SPENT = {"n_gradients": pa.int64(), "n_likelihoods": pa.int64()}
+# The audit: rows scored without a bridge are bridged, too. At least and at most so many, and no more than one in ten:
+# two rows have no audit.
+_LEAST_AUDITED, _MOST_AUDITED, _ROWS_PER_AUDIT = 16, 200, 10
+# It fails if so few intervals of 95 % cover with less than this probability, or if a row is off by this many nats
+# beyond five standard errors.
+_AUDIT_CHANCE, _MOST_OFF = 1e-3, 0.3
 # A row without cells has the density 1: the integral of the prior.
 _OF_NO_CELLS = {
     **dict.fromkeys(("log_density_scaled", "mc_se", "log_density_is", "mc_se_is"), 0.0),
@@ -301,7 +337,7 @@ _COUNTS = ("n_rows", "n_reliable", "n_not_finite", "n_incomplete")
 def density_columns(labels: Sequence[pa.Field]) -> pa.Schema:
     """The columns of `density.parquet` for rows with these labels."""
     first = [("row_id", pa.int64()), ("log_density", pa.float64())]
-    return pa.schema([*first, *_FIGURES.items(), ("n_observed", pa.int32()), *_SPENT.items(), *labels])
+    return pa.schema([*first, *_FIGURES.items(), ("n_observed", pa.int32()), *_SPENT.items(), *_AUDIT.items(), *labels])
 
 
 @dataclass
@@ -332,15 +368,36 @@ class DensityWork(Work):
         elif found is not None:
             self.report.note(f"{job.label} was made with other settings and is not used")
 
-    def compute(self, block: int) -> None:
-        rows, n_rows = self.rows.block(*self.plan.rows(block)), self.plan.block_rows
+    @cached_property
+    def audited(self) -> np.ndarray:
+        """Which rows of the set a bridge checks, (rows,) bool."""
+        config, n_rows = self.job.config, self.plan.n_rows
+        assert isinstance(config, DensitySettings)
+        is_audited = np.zeros(n_rows, bool)
+        if config.audit:
+            n = min(_MOST_AUDITED, max(_LEAST_AUDITED, round(config.audit * n_rows)), n_rows // _ROWS_PER_AUDIT)
+            is_audited[generator(self.plan.seed, "audit").choice(n_rows, n, replace=False)] = True
+        return is_audited
+
+    def compute(self, block: int, advance: Advance) -> None:
+        first, stop = self.plan.rows(block)
+        rows = self.rows.block(first, stop)
+        assert isinstance(self.job.config, DensitySettings)
+        if self.job.config.method == "bridge" or (self.stored_draws is not None and self.stored_draws.has(block)):
+            figures = self._bridge(block, rows)
+        else:
+            seed = derive_seed(self.plan.seed, self.plan.stage, block)
+            figures = self.opened.engine.estimate(rows, seed, self.audited[first:stop], advance)
+        table = _density_table(rows, figures, density_columns(self.rows.label_fields))
+        blocks.publish_block(self.job.layout, self.plan, block, table)
+
+    def _bridge(self, block: int, rows: Rows) -> dict[str, np.ndarray]:
+        n_rows = self.plan.block_rows
         # Padded as rows are, the last row repeated: draws on disk lack the padding, and must equal draws made now.
         index = np.minimum(np.arange(n_rows), len(rows) - 1)
         draws = Draws(*(array[index] for array in self._draws(block, rows)))
         seed = derive_seed(self.plan.seed, self.plan.stage, block)
-        figures = self.opened.engine.score(rows.pad(n_rows), draws, seed, n_real=len(rows))
-        table = _density_table(rows, figures, density_columns(self.rows.label_fields))
-        blocks.publish_block(self.job.layout, self.plan, block, table)
+        return self.opened.engine.score(rows.pad(n_rows), draws, seed, n_real=len(rows))
 
     def _draws(self, block: int, rows: Rows) -> Draws:
         """The draws of a block: those on disk, or the same ones made now."""
@@ -370,15 +427,22 @@ class DensityWork(Work):
             "n_in_mean": len(in_mean),
             "sum": math.fsum(in_mean),
             "verdicts": Counter(table["verdict"].to_pylist()),
+            "methods": Counter(table["method"].to_pylist()),
+            "audit": audit_differences(table),
         }
 
     def summarise(self, figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         n_in_mean = sum(block["n_in_mean"] for block in figures)
-        verdicts = sum((block["verdicts"] for block in figures), Counter[str]())
+        verdicts, methods = (
+            sum((block[name] for block in figures), Counter[str]()) for name in ("verdicts", "methods")
+        )
+        audit = np.concatenate([np.empty((0, 2)), *(block["audit"] for block in figures)])
         return {
             **{name: sum(block[name] for block in figures) for name in _COUNTS},
             "mean_log_density": math.fsum(block["sum"] for block in figures) / n_in_mean if n_in_mean else None,
             "verdicts": dict(verdicts.most_common()),
+            "methods": dict(methods.most_common()),
+            "audit": audit_figures(audit),
         }
 
 
@@ -387,19 +451,57 @@ def _density_table(rows: Rows, figures: dict[str, np.ndarray], columns: pa.Schem
 
     log_density and log_density_is are log p(observed cells) in the units of the file, including the log-Jacobian.
     """
-    values = {name: np.array(figures[name][: len(rows)]) for name in (*_FIGURES, *_SPENT)}
-    values["verdict"] = values["verdict"].astype(object)
+    nothing = np.full(len(rows), np.nan)
+    values = {name: np.array(figures.get(name, nothing)[: len(rows)]) for name in (*_FIGURES, *_SPENT, *_AUDIT)}
+    for name in ("verdict", "method"):
+        values[name] = values[name].astype(object)
     for name, value in _OF_NO_CELLS.items():
         values[name][rows.n_observed == 0] = value
     # The engine's estimates are in the model's space; of these columns only `log_density_scaled` stays there.
     values["log_density"] = values["log_density_scaled"] + rows.log_jacobian
-    values["log_density_is"] = values["log_density_is"] + rows.log_jacobian
+    for name in ("log_density_is", "audit_log_density"):
+        values[name] = values[name] + rows.log_jacobian
+    has_chains, is_audited = values["method"] == BRIDGE, np.isfinite(values["audit_mc_se"])
     values |= {"row_id": rows.row_ids, "n_observed": rows.n_observed}
     arrays = []
     for column in columns:
         label = rows.labels.get(column.name)
-        arrays.append(pa.array(values[column.name], column.type) if label is None else label.combine_chunks())
+        if label is not None:
+            arrays.append(label.combine_chunks())
+            continue
+        is_null = ~has_chains if column.name in _OF_CHAINS else ~is_audited if column.name in _AUDIT else None
+        value = values[column.name]
+        if is_null is not None and not pa.types.is_floating(column.type):
+            value = np.where(is_null, 0, value).astype(column.type.to_pandas_dtype())
+        arrays.append(pa.array(value, column.type, mask=is_null))
     return pa.Table.from_arrays(arrays, schema=columns)
+
+
+def audit_differences(table: pa.Table) -> np.ndarray:
+    """The audited rows of a table: log-density minus that of the bridge, and its standard error. (rows, 2)."""
+    audited = table.filter(pc.is_valid(table["audit_log_density"]))
+    names = ("log_density", "audit_log_density", "mc_se", "audit_mc_se")
+    value, bridged, se, se_bridged = (audited[name].to_numpy() for name in names)
+    return np.stack([value - bridged, np.hypot(se, se_bridged)], axis=1)
+
+
+def audit_figures(differences: np.ndarray) -> dict[str, Any] | None:
+    """What an audit found, from differences and their standard errors (rows, 2); None if no row was audited."""
+    n = len(differences)
+    if not n:
+        return None
+    from scipy.stats import binom  # takes a second to import
+
+    difference, se = differences.T
+    n_covered = int((np.abs(difference) <= 1.96 * se).sum())
+    n_off = int((np.abs(difference) > _MOST_OFF + 5.0 * se).sum())
+    return {
+        "n_rows": n,
+        "largest_difference": float(np.abs(difference).max()),
+        "n_covered": n_covered,
+        "coverage": n_covered / n,
+        "is_as_promised": n_off == 0 and float(binom.cdf(n_covered, n, 0.95)) > _AUDIT_CHANCE,
+    }
 
 
 @dataclass(frozen=True)
@@ -415,6 +517,8 @@ class DensityResult:
     verdicts: Mapping[str, int]
     n_not_finite: int
     n_incomplete: int  # rows with missing cells
+    methods: Mapping[str, int]
+    audit: Mapping[str, Any] | None
     made_with: Mapping[str, int]  # number of blocks by package versions
     columns: list[str] = field(default_factory=list)
 
@@ -423,6 +527,11 @@ class DensityResult:
 
     def __str__(self) -> str:
         text = f"{self.file}: {counted(self.n_rows, 'row')}, {self._mean()}, {self.n_reliable:,} reliable"
+        if self.audit:
+            text += (
+                f"; audit of {counted(self.audit['n_rows'], 'row')}: largest difference "
+                f"{self.audit['largest_difference']:.3f} nats, {100 * self.audit['coverage']:.0f} % within the interval"
+            )
         return f"{text} (up to date)" if self.is_up_to_date else text
 
     def _mean(self) -> str:
@@ -439,6 +548,12 @@ def _density_result(job: Job, report: Report, columns: list[str], *, is_up_to_da
     result = DensityResult(
         str(job.layout.density_file(job.set_name)), job.set_name, is_up_to_date, columns=columns, **found
     )
+    if result.audit and not result.audit["is_as_promised"]:
+        report.warn(
+            f"the audit failed: of {result.audit['n_rows']} rows scored again by bridge sampling, "
+            f"{result.audit['n_covered']} agree within their 95 % interval, and the largest difference is "
+            f"{result.audit['largest_difference']:.2f} nats; score with --method bridge"
+        )
     shares = [[name, f"{n:,}", f"{100 * n / max(result.n_rows, 1):.1f}%"] for name, n in result.verdicts.items()]
     report.table("verdicts", ["verdict", "rows", "share"], shares)
     return result

@@ -76,8 +76,7 @@ def log_densities_by_class(engine: Engine, rows: Rows, is_wanted: np.ndarray, se
     """The engine's estimates where `is_wanted` (rows, classes), and NaN and False elsewhere.
 
     The classes of the rows themselves play no part. The log-Jacobian, which is the same under every class, is not
-    included. Rows and classes go through the engine together, in blocks of `block_rows`; the last block is filled up
-    with some of its own.
+    included. Rows and classes go through the engine together, in blocks of `block_rows`.
     """
     found = {
         "log_density_scaled": np.full(is_wanted.shape, np.nan),
@@ -88,10 +87,8 @@ def log_densities_by_class(engine: Engine, rows: Rows, is_wanted: np.ndarray, se
     class_index, row_index = np.nonzero(is_wanted.T)
     for block, first in enumerate(range(0, len(row_index), block_rows)):
         positions, classes = row_index[first : first + block_rows], class_index[first : first + block_rows]
-        y = np.eye(is_wanted.shape[1], dtype=np.float32)[np.resize(classes, block_rows)]
-        given = replace(rows.take(np.resize(positions, block_rows)), y=y)
-        address = derive_seed(seed, "class", block)
-        figures = engine.score(given, engine.sample(given, address), address, n_real=len(positions))
+        given = replace(rows.take(positions), y=np.eye(is_wanted.shape[1], dtype=np.float32)[classes])
+        figures = engine.estimate(given, derive_seed(seed, "class", block))
         for name, table in found.items():
             table[positions, classes] = figures[name][: len(positions)]
     for name, value in _OF_NO_CELLS.items():

@@ -89,7 +89,8 @@ class Job:
             set_name=self.set_name,
             run_id=self.run_id,
             n_rows=n_rows,
-            block_rows=settings.pop("block_rows"),
+            # Small sets have small blocks: two rows are not filled up to hundreds.
+            block_rows=min(settings.pop("block_rows"), 1 << max(n_rows - 1, 0).bit_length()),
             seed=settings.pop("seed"),
             inputs=self.hashes,
             settings=settings,

@@ -24,9 +24,28 @@ if TYPE_CHECKING:  # SciPy is not imported to read a file
 TRUTH_NAME = "true_log_density"
 # Columns that bayesnde writes next to the user's.
 RESERVED_NAMES = (
-    *("row_id", "x_scaled", "log_jacobian", "log_density", "log_density_scaled", "mc_se", "log_density_is"),
+    *(
+        "row_id",
+        "x_scaled",
+        "log_jacobian",
+        "log_density",
+        "log_density_scaled",
+        "mc_se",
+        "method",
+        "pareto_k",
+        "log_density_is",
+    ),
     *("mc_se_is", "overlap", "ess_min", "rhat_max", "missed_mass", "acceptance", "divergences", "bridge_iterations"),
-    *("converged", "reliable", "verdict", "n_observed", "n_gradients", "n_likelihoods"),
+    *(
+        "converged",
+        "reliable",
+        "verdict",
+        "n_observed",
+        "n_gradients",
+        "n_likelihoods",
+        "audit_log_density",
+        "audit_mc_se",
+    ),
 )
 _LONGEST_SHOWN = 60
 

@@ -1,0 +1,153 @@
+"""Scoring by tiers against closed forms and quadrature: whatever the tier, errors are small and honest."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from linear_gaussian_oracle import LinearGaussianOracle, random_oracle
+from test_engine import FOLDED_DIM, N_FOLDED, NOISE, ScaledOracles, check, folded, folded_rows
+
+from bayesnde_cli.inference import importance, tiers
+from bayesnde_cli.inference.bridge import BRIDGE, IMPORTANCE, REFIT
+from bayesnde_cli.inference.engine import FittedModel, Scores
+from bayesnde_cli.inference.modes import SearchSize
+from bayesnde_cli.inference.tiers import TieredEngine
+from bayesnde_cli.rows import Rows
+from bayesnde_cli.settings.stage_settings import DensitySettings
+
+AUTO = DensitySettings(seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("latent_dim", [1, 6, 25])
+def test_linear_gaussian_decoders_need_no_chains(latent_dim: int) -> None:
+    oracles = ScaledOracles(random_oracle(latent_dim + 2, latent_dim, seed=1))
+    rows, truth = oracles.rows(64, seed=2)
+    engine = TieredEngine(FittedModel(oracles, latent_dim, n_classes=len(NOISE)), AUTO)
+    scores = engine.estimate(rows, 3)
+    check(scores, truth)
+    assert np.mean(scores["method"] == BRIDGE) < 0.02
+    assert (scores["mc_se"] <= AUTO.target_se).all()
+    again = engine.estimate(rows, 3)
+    for name, values in scores.items():
+        np.testing.assert_array_equal(again[name], values, err_msg=name)
+    # Negative control: half a nat more, and the same check fails.
+    with pytest.raises(AssertionError):
+        check(scores, truth + 0.5)
+
+
+SHAPES = ("two modes", "ring", "funnel", "ridge")
+
+
+def _shapes(z: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Decoders of two latents, one for each class, whose posteriors have these shapes."""
+    a, b = z[..., 0], z[..., 1]
+    one = tf.ones_like(a)
+    radius = tf.sqrt(tf.square(a) + tf.square(b) + 1e-6)
+    means = [(tf.square(a), 0.3 * b), (radius, 0.0 * a), (b * tf.exp(0.8 * a), a), (a + b, 0.1 * (a - b))]
+    variances = [(0.03 * one, 0.1 * one), (0.02 * one, one), (0.05 * one, 0.4 * one), (1e-3 * one, 0.25 * one)]
+    mean, variance = (tf.stack([tf.stack(pair, -1) for pair in parts], -2) for parts in (means, variances))
+    return tuple(tf.reduce_sum(part * y[..., None], axis=-2) for part in (mean, variance))
+
+
+def _shape_rows(n_each: int) -> tuple[Rows, np.ndarray]:
+    """Rows of each class, and their log-densities by quadrature on a grid of the latents."""
+    y = np.repeat(np.eye(len(SHAPES), dtype=np.float32), n_each, axis=0)
+    rng = np.random.default_rng(5)
+    z = tf.constant(rng.standard_normal((len(y), 2)))
+    mean, variance = (part.numpy() for part in _shapes(z, tf.constant(y, tf.float64)))
+    x = (mean + np.sqrt(variance) * rng.standard_normal(mean.shape)).astype(np.float32)
+    axis = np.linspace(-6.0, 6.0, 1501)
+    grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
+    log_prior = -0.5 * np.square(grid).sum(axis=1) - np.log(2 * np.pi) + 2 * np.log(axis[1] - axis[0])
+    truth = np.empty(len(x))
+    for k in range(len(SHAPES)):
+        own = tf.constant(np.broadcast_to(np.eye(len(SHAPES))[k], (len(grid), len(SHAPES))))
+        mean, variance = (part.numpy() for part in _shapes(tf.constant(grid), own))
+        constant = log_prior - 0.5 * np.log(2 * np.pi * variance).sum(axis=1)
+        for index in range(k * n_each, (k + 1) * n_each):
+            terms = constant - 0.5 * (np.square(x[index] - mean) / variance).sum(axis=1)
+            truth[index] = np.logaddexp.reduce(terms)
+    return Rows(x, None, y), truth
+
+
+@pytest.mark.slow
+def test_posteriors_of_hard_shapes_are_right_or_flagged(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, truth = _shape_rows(32)
+    model = FittedModel(_shapes, 2, n_classes=len(SHAPES))
+    scores = TieredEngine(model, AUTO).estimate(rows, 3)
+    check(scores, truth)
+    assert scores["reliable"].mean() > 0.97
+    # Negative control: one start point, nothing said about missing modes, and half of the two modes' mass is lost.
+    monkeypatch.setattr(tiers, "_SEARCHES", (SearchSize(n_starts=1, n_steps=12, n_kept=1),))
+    monkeypatch.setattr(tiers, "MOST_MISSED_MASS", 1.1)
+    monkeypatch.setattr(TieredEngine, "_bridge", lambda *given: None)
+    careless = TieredEngine(model, AUTO).estimate(rows, 3)
+    with pytest.raises(AssertionError):
+        check(careless, truth)
+
+
+@pytest.mark.slow
+def test_many_modes_are_found_or_left_to_the_bridge() -> None:
+    rows, truth = folded_rows(16)
+    scores = TieredEngine(FittedModel(folded, FOLDED_DIM, n_classes=N_FOLDED), AUTO).estimate(rows, 3)
+    check(scores, truth)
+    assert scores["reliable"].mean() > 0.9
+    assert {IMPORTANCE, REFIT, BRIDGE} >= set(scores["method"])
+
+
+def _quick_scores(rows: Rows, oracle: LinearGaussianOracle, audited: np.ndarray) -> Scores:
+    settings = AUTO.model_copy(update={"warm_up": 25, "draws": 25})
+    return TieredEngine(FittedModel(oracle, 2), settings).estimate(rows, 3, audited)
+
+
+def test_audited_rows_are_bridged_as_well_and_keep_their_estimate() -> None:
+    oracle = random_oracle(4, 2, seed=5)
+    x = oracle.sample(20, np.random.default_rng(6))[1].astype(np.float32)
+    truth, rows = oracle.log_density(x.astype(float)), Rows(x)
+    audited = np.zeros(20, bool)
+    audited[[3, 7, 11]] = True
+    scores = _quick_scores(rows, oracle, audited)
+    assert (scores["method"] == IMPORTANCE).all()
+    assert np.isfinite(scores["audit_log_density"]).tolist() == audited.tolist()
+    found, se = scores["audit_log_density"][audited], scores["audit_mc_se"][audited]
+    assert np.all(np.abs(found - truth[audited]) < 5 * se + 1e-3)
+    assert np.all(found != scores["log_density_scaled"][audited])
+    missing = replace(rows, observed=np.broadcast_to(np.array([True, True, False, True]), x.shape))
+    part = LinearGaussianOracle(oracle.weights[[0, 1, 3]], oracle.offset[[0, 1, 3]], oracle.variance[[0, 1, 3]])
+    scores = _quick_scores(missing, oracle, np.zeros(20, bool))
+    error = scores["log_density_scaled"] - part.log_density(x[:, [0, 1, 3]].astype(float))
+    assert np.all(np.abs(error) < 5 * scores["mc_se"] + 1e-3)
+
+
+def test_the_shape_of_the_largest_weights_is_found_and_smoothing_helps() -> None:
+    rng, n = np.random.default_rng(0), 1000
+    for shape in (0.1, 0.4, 0.7):
+        weights = ((1 - rng.random((400, n))) ** -shape - 1) / shape
+        largest = weights.max(axis=1, keepdims=True)
+        smooth, k = importance.smooth_tail(weights / largest)
+        # 95 observations of the tail, and a prior of 1/2 that counts as ten.
+        assert k.mean() == pytest.approx((95 * shape + 5) / 105, abs=0.03)
+        assert smooth.max() <= 1.0
+        order = np.argsort(weights, axis=1)
+        assert (np.diff(np.take_along_axis(smooth, order, axis=1)) >= 0).all()
+    error, raw_error = (np.abs((part * largest).mean(axis=1) * (1 - shape) - 1) for part in (smooth, weights / largest))
+    assert error.mean() < 0.95 * raw_error.mean()
+
+
+def test_the_error_of_an_estimate_is_that_of_repeated_estimates_and_bad_weights_are_not_sound() -> None:
+    rng, n, sd = np.random.default_rng(1), 512, 0.8
+    log_weights = sd * rng.standard_normal((2000, n)) - 0.5 * sd**2  # the mean weight is 1
+    found = importance.estimate(log_weights)
+    assert abs(found.log_z.mean()) < 0.002 + 2 * found.log_z.std() / np.sqrt(2000)
+    assert np.mean(np.abs(found.log_z) < 1.96 * found.se) == pytest.approx(0.95, abs=0.02)
+    assert found.is_sound(n).mean() > 0.99
+    heavy = importance.estimate(4.0 * rng.standard_normal((50, n)))
+    assert heavy.is_sound(n).mean() < 0.1
+    halves = log_weights[:50] + np.where(np.arange(n) % 2, 0.7, 0.0)
+    assert not importance.estimate(halves).is_sound(n).any()
+    log_weights[0, 3], log_weights[1, 3], log_weights[2] = np.nan, np.inf, -np.inf
+    assert not importance.estimate(log_weights[:3]).is_sound(n).any()
+    same = importance.estimate(np.full((1, n), 2.5))
+    assert (same.log_z[0], same.se[0], same.is_sound(n)[0]) == (2.5, 0.0, True)

@@ -145,6 +145,10 @@ def test_the_error_of_an_estimate_is_that_of_repeated_estimates_and_bad_weights_
     assert found.is_sound(n).mean() > 0.99
     heavy = importance.estimate(4.0 * rng.standard_normal((50, n)))
     assert heavy.is_sound(n).mean() < 0.1
+    for height in (10.0, 30.0):  # one draw has found another mode
+        alone = log_weights[:200].copy()
+        alone[:, 7] = height
+        assert importance.estimate(alone).is_sound(n).mean() < 0.01 or importance.estimate(alone).se.min() > 0.3
     halves = log_weights[:50] + np.where(np.arange(n) % 2, 0.7, 0.0)
     assert not importance.estimate(halves).is_sound(n).any()
     log_weights[0, 3], log_weights[1, 3], log_weights[2] = np.nan, np.inf, -np.inf

@@ -38,7 +38,10 @@ from fake_engine import FakeEngine
 QUIET = Console(quiet=True)
 N_ROWS, N_TEST = 400, 40
 TRAINING = ["prepare.scale=standard", "warmstart.epochs=2", "refine.epochs=2"]
-SCORING = ["density.chains=2", "density.draws=4", "evaluate.generated_rows=50", "evaluate.typicality_rows=50"]
+SCORING = [
+    *("density.method=bridge", "density.chains=2", "density.draws=4"),
+    *("evaluate.generated_rows=50", "evaluate.typicality_rows=50"),
+]
 SMALL = [word for text in (*TRAINING, *SCORING) for word in ("--set", text)]
 GAUSSIAN = ["reproduce", "involute", "--method", "gaussian", "-q"]
 

@@ -13,7 +13,10 @@ import fake_engine
 from bayesnde_cli.cluster.queue import read_array_record
 from bayesnde_cli.runs.layout import RunLayout
 
-SETTINGS = ["--set", "density.block_rows=8", "--set", "density.draws=4", "--set", "density.chains=2"]
+SETTINGS = [
+    *("--set", "density.block_rows=8", "--set", "density.draws=4", "--set", "density.chains=2"),
+    *("--set", "density.method=bridge"),
+]
 # Long enough for a machine that is busy with other tests.
 PATIENCE_SECONDS = 120.0
 

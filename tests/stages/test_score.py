@@ -79,7 +79,7 @@ def test_rows_that_need_no_chains_have_none_of_their_figures_and_some_are_audite
     result = json.loads((run / "density/test/manifest.json").read_text())["result"]
     assert result["methods"] == {"importance": int(is_quick.sum()), "bridge": int((~is_quick).sum())}
     assert result["audit"] == {
-        **{"n_rows": n_audited, "largest_difference": 0.0, "n_covered": n_audited, "coverage": 1.0},
+        **{"n_rows": n_audited, "n_unchecked": 0, "largest_difference": 0.0, "n_covered": n_audited, "coverage": 1.0},
         "is_as_promised": True,
     }
     # Shards give the same bytes, and so does a run without an audit, but for its columns.

@@ -137,11 +137,12 @@ def estimate(log_weights: np.ndarray) -> Estimate:
     is_bad = np.isnan(log_weights).any(axis=1) | (log_weights == np.inf).any(axis=1)
     is_bad |= (log_weights == -np.inf).all(axis=1)
     top = np.where(is_bad, 0.0, log_weights.max(axis=1))
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         weights = np.where(is_bad[:, None], 1.0, np.exp(log_weights - top[:, None]))
     smooth, pareto_k = smooth_tail(weights)
     mean = smooth.mean(axis=1)
-    se = smooth.std(axis=1, ddof=1) / mean / math.sqrt(n)
+    # The larger of two: a single draw that has found another mode stands out of the tail, and smoothing removes it.
+    se = np.maximum(*(part.std(axis=1, ddof=1) / part.mean(axis=1) for part in (smooth, weights))) / math.sqrt(n)
     halves = [smooth[:, first::2].mean(axis=1) for first in (0, 1)]
     # Each half has the s.e. times sqrt 2, and their difference twice the s.e.
     apart = np.abs(halves[0] - halves[1]) / mean / np.maximum(2.0 * se, _LEAST_SPREAD)
@@ -168,7 +169,7 @@ def smooth_tail(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     n_grid = 30 + math.isqrt(n_tail)
     grid = 1.0 - np.sqrt(n_grid / (np.arange(n_grid) + 0.5))
     quartile = excess[:, math.floor(n_tail / 4 + 0.5) - 1]
-    b = grid / (3.0 * np.maximum(quartile, 1e-12)[:, None]) + 1.0 / excess[:, -1:]
+    b = grid / (3.0 * np.maximum(quartile, 1e-300)[:, None]) + 1.0 / excess[:, -1:]
     shape = np.stack([np.log1p(-column[:, None] * excess).mean(axis=1) for column in b.T], axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         profile = n_tail * (np.log(-b / shape) - shape - 1.0)

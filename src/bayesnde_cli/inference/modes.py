@@ -36,9 +36,9 @@ _N_CANDIDATES, _N_NEIGHBOURS = 128, 6
 _ANY_PREFERENCE = 1e-4
 # Two places are one mode if their squared distance, in standard deviations, is below this per latent.
 _SAME_MODE = 0.5
-# They are within reach of each other if the distance is at most the root of the number of latents, where draws lie, and
-# this more.
-_REACH = 2.0
+# They are within reach of each other if they are this many standard deviations apart, in the metric of either. In any
+# number of dimensions two normals three standard deviations apart share a seventh of their mass.
+_REACH = 3.0
 # Share of the start points that may still be moving when the search ends.
 _SHARE_LEFT = 0.05
 # Degrees of freedom of the jumps; the chi-square of a jump takes as many normal numbers.
@@ -127,7 +127,7 @@ def find_mode(
         z, slope = (
             tf.where(is_higher[:, None], *parts) for parts in ((trial, z), (tape.gradient(there, trial), slope))
         )
-        gained = 0.25 * gained + tf.where(is_higher & (index > 0), there - here, 0.0)
+        gained = tf.where(is_higher, 0.25, 0.5) * gained + tf.where(is_higher & (index > 0), there - here, 0.0)
         damping = tf.where(is_higher, damping / 4.0, 4.0 * damping + 0.1)
         is_due = tf.equal(index % _STEPS_PER_PRECISION, 0)
         precision = tf.cond(is_due, lambda: expected_precision(decoder, target, z), lambda: precision)
@@ -287,7 +287,8 @@ def find_modes(
     apart = tf.einsum("rmni,rmij->rmnj", place[:, None] - place[:, :, None], factor)
     distance = tf.linalg.set_diag(tf.reduce_sum(tf.square(apart), axis=3), tf.zeros_like(place[:, :, 0]))
     is_same = distance < _SAME_MODE * d  # (rows, starts, starts)
-    is_in_reach = distance < (math.sqrt(d) + _REACH) ** 2
+    is_near = distance < max(_REACH**2, _SAME_MODE * d)
+    is_in_reach = is_near & tf.transpose(is_near, [0, 2, 1])
     is_after = tf.range(n_starts)[:, None] < tf.range(n_starts)[None, :]
     has_higher = tf.reduce_any(is_same & is_after, axis=1)
     log_weight = tf.nn.log_softmax(tf.where(has_higher, tf.constant(_NOTHING, tf.float64), log_mass), axis=1)

@@ -40,6 +40,8 @@ from bayesnde_cli.settings.stage_settings import DensitySettings
 
 # Rows that are sampled around their modes together: the smallest of these sizes that holds them, or of this many cells.
 _GROUPS, _GROUP_CELLS = (2, 8, 64), 6_000
+# Numbers in the matrices of all draws of a group, at most.
+_GROUP_NUMBERS = 50_000_000
 # The search for modes: start points in addition to the encoder's point, and how far it goes. The second one is for
 # rows where the first may have missed a mode.
 _SEARCHES = (SearchSize(n_starts=5, n_steps=12, n_kept=6), SearchSize(n_starts=20, n_steps=24, n_kept=6))
@@ -111,23 +113,27 @@ class TieredEngine(Engine):
         """
         advance = advance or (lambda n: None)
         if self._settings.method == BRIDGE:
-            padded = rows.pad(min(self._settings.block_rows or 1, 1 << (len(rows) - 1).bit_length()))
-            bridged = self.score(padded, self.sample(padded, seed), seed, n_real=len(rows))
-            advance(len(rows))
-            return {name: values[: len(rows)] for name, values in bridged.items()}
-        found, n_rows = self._find_modes(rows, derive_seed(seed, "modes")), len(rows)
+            size = min(self._settings.block_rows or 1, 1 << (len(rows) - 1).bit_length())
+            parts = []
+            for index in _split(np.arange(len(rows)), size):
+                some, address = rows.take(index).pad(size), derive_seed(seed, "rows", int(index[0]))
+                found = self.score(some, self.sample(some, address), address, n_real=len(index))
+                parts.append({name: values[: len(index)] for name, values in found.items()})
+                advance(len(index))
+            return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        modes_found, n_rows = self._find_modes(rows, derive_seed(seed, "modes")), len(rows)
         scores: Scores = {
             **{name: np.full(n_rows, np.nan) for name in ("log_density_scaled", "mc_se", "pareto_k")},
             **{name: np.full(n_rows, np.nan) for name in ("audit_log_density", "audit_mc_se")},
-            "missed_mass": found.missed_mass.astype(np.float64),
+            "missed_mass": modes_found.missed_mass.astype(np.float64),
             "method": np.full(n_rows, BRIDGE, object),
             "verdict": np.full(n_rows, RELIABLE, object),
             "reliable": np.ones(n_rows, bool),
-            "n_gradients": found.n_gradients,
+            "n_gradients": modes_found.n_gradients,
             "n_likelihoods": np.zeros(n_rows, np.int64),
         }
-        drawn = self._sample_around(rows, found, scores, derive_seed(seed, "around"), advance)
-        self._refit(rows, drawn, found.places, scores, derive_seed(seed, "refit"), advance)
+        drawn = self._sample_around(rows, modes_found, scores, derive_seed(seed, "around"), advance)
+        self._refit(rows, drawn, modes_found.places, scores, derive_seed(seed, "refit"), advance)
         is_audited = np.zeros(len(rows), bool) if audited is None else audited
         self._bridge(rows, is_audited, scores, derive_seed(seed, "bridge"), advance)
         return scores
@@ -218,7 +224,9 @@ class TieredEngine(Engine):
         before, se_before = scores["log_density_scaled"][index], scores["mc_se"][index]
         is_apart = np.abs(estimate.log_z - before) > _MOST_APART * np.hypot(se, se_before) + target_se  # False for NaN
         is_good = estimate.is_sound(n) & (se <= target_se) & ~is_apart
-        scores["log_density_scaled"][index], scores["mc_se"][index] = estimate.log_z, se
+        # Where an estimate contradicts the one before, that one stays: another fit must not make it forgotten.
+        scores["log_density_scaled"][index] = np.where(is_apart, before, estimate.log_z)
+        scores["mc_se"][index] = np.where(is_apart, se_before, se)
         scores["pareto_k"][index] = estimate.pareto_k
         scores["method"][index[is_good]] = method
         return is_good
@@ -239,18 +247,25 @@ class TieredEngine(Engine):
                     scores[name] = np.zeros(len(rows), values.dtype)
                 spent = scores[name][left] if name in _SPENT else 0
                 scores[name][left] = values[here] + spent if name in _SPENT else values[here]
+            # A bridge that is not reliable itself checks nothing: its error is infinite.
             scores["audit_log_density"][audit] = found["log_density_scaled"][~here]
-            scores["audit_mc_se"][audit] = found["mc_se"][~here]
+            scores["audit_mc_se"][audit] = np.where(found["reliable"], found["mc_se"], np.inf)[~here]
             advance(len(left))
+
+    @property
+    def _most_rows(self) -> int:
+        """Rows that are sampled together, at most: every draw may need a matrix of its own."""
+        matrices = self._n_draws * self._model.latent_dim**2
+        return max(1, min(self._model.limit(_GROUPS[-1], _GROUP_CELLS), _GROUP_NUMBERS // matrices))
 
     def _split(self, index: np.ndarray) -> list[np.ndarray]:
         """Positions in groups of rows that are sampled together."""
-        return _split(index, self._model.limit(_GROUPS[-1], _GROUP_CELLS))
+        return _split(index, self._most_rows)
 
     def _pad(self, index: np.ndarray) -> np.ndarray:
         """The positions of a group, repeated up to the size of a compiled program."""
         size = next(size for size in _GROUPS if size >= len(index))
-        return np.resize(index, min(size, self._model.limit(_GROUPS[-1], _GROUP_CELLS)))
+        return np.resize(index, min(size, self._most_rows))
 
 
 def _split(index: np.ndarray, size: int) -> list[np.ndarray]:

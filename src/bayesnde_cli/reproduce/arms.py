@@ -141,7 +141,7 @@ def _run_arm(arm: Arm, report: Report) -> Result:
     else:
         outcome = run_own(arm, report)
     shift = unit_interval_shift(arm, report)
-    for figures in (outcome["figures"], outcome["figures"].get("importance", {})):
+    for figures in (outcome["figures"], outcome["figures"].get("importance") or {}):
         if figures.get(LOG_DENSITY) is not None:
             figures[LOG_DENSITY] += shift
     result = Result(
@@ -332,21 +332,28 @@ def own_figures(
     With a `base` of the same model, `error` is the root mean square difference from its log-densities.
     """
     bridge, importance, mc_se = _read_scores(run)
+    assert bridge is not None
+    assert mc_se is not None
     figures = density_figures(bridge, truth, is_outlier)
     figures["mean_mc_se"] = measures.mean_figures(mc_se[np.isfinite(mc_se)])[0]
-    figures["importance"] = density_figures(importance, truth, is_outlier)
+    figures["importance"] = None if importance is None else density_figures(importance, truth, is_outlier)
     if base is not None:
         known = _read_scores(base)[0]
+        assert known is not None
         for found, part in ((bridge, figures), (importance, figures["importance"])):
-            part["error"] = measures.truth_figures(found, known)["rmse"]
+            if found is not None and part is not None:
+                part["error"] = measures.truth_figures(found, known)["rmse"]
     return figures
 
 
-def _read_scores(run: RunLayout) -> list[np.ndarray]:
-    """Log-densities by the bridge and by importance sampling, and the standard errors of the first."""
+def _read_scores(run: RunLayout) -> list[np.ndarray | None]:
+    """Log-densities, those of importance sampling with the bridge's proposals, and the standard errors of the first.
+
+    Rows that were not bridged have no such proposal: then the second are None.
+    """
     names = ["log_density", "log_density_is", "mc_se"]
     table = read_table(run.density_file(TEST_SET), DENSITY_SCHEMA, names)
-    return [table[name].to_numpy() for name in names]
+    return [None if table[name].null_count else table[name].to_numpy() for name in names]
 
 
 def density_figures(log_density: np.ndarray, truth: np.ndarray | None, is_outlier: np.ndarray | None) -> dict[str, Any]:

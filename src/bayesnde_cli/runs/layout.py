@@ -112,6 +112,10 @@ class RunLayout:
     def shards_file(self, stage: str, set_name: str) -> Path:
         return self.stage_dir(stage, set_name) / "shards.json"
 
+    def draws_file(self, set_name: str) -> Path:
+        """Whether the densities of a set are computed from draws on disk."""
+        return self.stage_dir("density", set_name) / "draws.json"
+
     def block_file(self, stage: str, set_name: str, index: int) -> Path:
         return self.stage_dir(stage, set_name) / f"block-{index:05d}.parquet"
 

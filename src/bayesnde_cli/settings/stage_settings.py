@@ -394,7 +394,8 @@ class DensitySettings(PosteriorSettings):
     )
     audit: float = _effort(
         0.01,
-        "Share of the rows scored without a bridge that are bridged to check them; 0 turns it off.",
+        "Share of the rows scored without a bridge that are bridged to check them, at least 16 and at most 200 or one "
+        "row in ten; 0 turns it off.",
         ge=0.0,
         le=1.0,
     )

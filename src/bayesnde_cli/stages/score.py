@@ -24,9 +24,9 @@ from bayesnde_cli.errors import BadArtifact, MissingArtifact, StageBusy
 from bayesnde_cli.formatting import Advance, Report, counted
 from bayesnde_cli.inference.bridge import BRIDGE, NO_CELLS
 from bayesnde_cli.inference.diagnostics import Draws
-from bayesnde_cli.rng import derive_seed, generator
+from bayesnde_cli.rng import bits_at, derive_seed
 from bayesnde_cli.rows import Rows
-from bayesnde_cli.runs import blocks
+from bayesnde_cli.runs import blocks, files
 from bayesnde_cli.runs.blocks import Plan, Shard
 from bayesnde_cli.runs.files import holder, holding, sweep
 from bayesnde_cli.runs.layout import RunLayout
@@ -187,7 +187,7 @@ def share(
             for block in waiting:
                 stopping.check()
                 rows = _RowCount(advance)
-                if _publish(layout, plan, block, lambda index, rows=rows: compute(index, rows.add)):
+                if _publish(layout, plan, block, compute, rows.add):
                     advance(sizes[block] - rows.count)
                 else:
                     claimed.append(block)
@@ -208,7 +208,9 @@ class _RowCount:
         self.advance(n)
 
 
-def _publish(layout: RunLayout, plan: Plan, block: int, compute: Callable[[int], None]) -> bool:
+def _publish(
+    layout: RunLayout, plan: Plan, block: int, compute: Callable[[int, Advance], None], advance: Advance
+) -> bool:
     """Whether a block is published: it was, or nobody else had claimed it and it is computed now."""
     path = layout.block_file(plan.stage, plan.set_name, block)
     if path.exists():
@@ -219,7 +221,7 @@ def _publish(layout: RunLayout, plan: Plan, block: int, compute: Callable[[int],
             return False
         blocks.join(layout, plan)  # the stage may have been removed or restarted since the last block
         if not path.exists():
-            compute(block)
+            compute(block, advance)
     return True
 
 
@@ -345,6 +347,7 @@ class DensityWork(Work):
     """The log-density of every row, from draws on disk or made now."""
 
     stored_draws: "DrawStore | None" = None  # draws on disk that were made with the same settings
+    is_bridged: bool = True  # every row, as the settings or draws on disk want it
     schema_name = DENSITY_SCHEMA
 
     @property
@@ -367,6 +370,14 @@ class DensityWork(Work):
             self.stored_draws = DrawStore(job.layout, found)
         elif found is not None:
             self.report.note(f"{job.label} was made with other settings and is not used")
+        assert isinstance(self.job.config, DensitySettings)
+        self.is_bridged = self.job.config.method == BRIDGE or self._freeze_draws(self.stored_draws is not None)
+
+    def _freeze_draws(self, has_draws: bool) -> bool:
+        """Whether the set is scored from draws on disk: the first process decides, as all blocks must agree."""
+        path = self.job.layout.draws_file(self.job.set_name)
+        files.create_once(path, files.json_bytes({"schema_version": files.FORMAT_VERSION, "has_draws": has_draws}))
+        return bool(files.read_object(path)["has_draws"])
 
     @cached_property
     def audited(self) -> np.ndarray:
@@ -376,14 +387,13 @@ class DensityWork(Work):
         is_audited = np.zeros(n_rows, bool)
         if config.audit:
             n = min(_MOST_AUDITED, max(_LEAST_AUDITED, round(config.audit * n_rows)), n_rows // _ROWS_PER_AUDIT)
-            is_audited[generator(self.plan.seed, "audit").choice(n_rows, n, replace=False)] = True
+            is_audited[np.argsort(bits_at(derive_seed(self.plan.seed, "audit"), np.arange(n_rows)))[:n]] = True
         return is_audited
 
     def compute(self, block: int, advance: Advance) -> None:
         first, stop = self.plan.rows(block)
         rows = self.rows.block(first, stop)
-        assert isinstance(self.job.config, DensitySettings)
-        if self.job.config.method == "bridge" or (self.stored_draws is not None and self.stored_draws.has(block)):
+        if self.is_bridged:
             figures = self._bridge(block, rows)
         else:
             seed = derive_seed(self.plan.seed, self.plan.stage, block)
@@ -461,7 +471,7 @@ def _density_table(rows: Rows, figures: dict[str, np.ndarray], columns: pa.Schem
     values["log_density"] = values["log_density_scaled"] + rows.log_jacobian
     for name in ("log_density_is", "audit_log_density"):
         values[name] = values[name] + rows.log_jacobian
-    has_chains, is_audited = values["method"] == BRIDGE, np.isfinite(values["audit_mc_se"])
+    has_chains, is_audited = values["method"] == BRIDGE, ~np.isnan(values["audit_mc_se"])
     values |= {"row_id": rows.row_ids, "n_observed": rows.n_observed}
     arrays = []
     for column in columns:
@@ -479,14 +489,19 @@ def _density_table(rows: Rows, figures: dict[str, np.ndarray], columns: pa.Schem
 
 def audit_differences(table: pa.Table) -> np.ndarray:
     """The audited rows of a table: log-density minus that of the bridge, and its standard error. (rows, 2)."""
-    audited = table.filter(pc.is_valid(table["audit_log_density"]))
+    audited = table.filter(pc.is_valid(table["audit_mc_se"]))
     names = ("log_density", "audit_log_density", "mc_se", "audit_mc_se")
     value, bridged, se, se_bridged = (audited[name].to_numpy() for name in names)
     return np.stack([value - bridged, np.hypot(se, se_bridged)], axis=1)
 
 
 def audit_figures(differences: np.ndarray) -> dict[str, Any] | None:
-    """What an audit found, from differences and their standard errors (rows, 2); None if no row was audited."""
+    """What an audit found, from differences and their standard errors (rows, 2); None if no row was audited.
+
+    Rows whose own bridge is not reliable have infinite errors: they are only counted.
+    """
+    is_checked = np.isfinite(differences).all(axis=1)
+    n_unchecked, differences = int((~is_checked).sum()), differences[is_checked]
     n = len(differences)
     if not n:
         return None
@@ -497,6 +512,7 @@ def audit_figures(differences: np.ndarray) -> dict[str, Any] | None:
     n_off = int((np.abs(difference) > _MOST_OFF + 5.0 * se).sum())
     return {
         "n_rows": n,
+        "n_unchecked": n_unchecked,
         "largest_difference": float(np.abs(difference).max()),
         "n_covered": n_covered,
         "coverage": n_covered / n,

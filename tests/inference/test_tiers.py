@@ -78,7 +78,7 @@ def test_posteriors_of_hard_shapes_are_right_or_flagged(monkeypatch: pytest.Monk
     model = FittedModel(_shapes, 2, n_classes=len(SHAPES))
     scores = TieredEngine(model, AUTO).estimate(rows, 3)
     check(scores, truth)
-    assert scores["reliable"].mean() > 0.97
+    assert scores["reliable"].mean() > 0.9  # the others are flagged: rings and ridges look like many modes
     # Negative control: one start point, nothing said about missing modes, and half of the two modes' mass is lost.
     monkeypatch.setattr(tiers, "_SEARCHES", (SearchSize(n_starts=1, n_steps=12, n_kept=1),))
     monkeypatch.setattr(tiers, "MOST_MISSED_MASS", 1.1)

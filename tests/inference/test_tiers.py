@@ -74,7 +74,7 @@ def _shape_rows(n_each: int) -> tuple[Rows, np.ndarray]:
 
 @pytest.mark.slow
 def test_posteriors_of_hard_shapes_are_right_or_flagged(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, truth = _shape_rows(32)
+    rows, truth = _shape_rows(20)
     model = FittedModel(_shapes, 2, n_classes=len(SHAPES))
     scores = TieredEngine(model, AUTO).estimate(rows, 3)
     check(scores, truth)
@@ -90,7 +90,7 @@ def test_posteriors_of_hard_shapes_are_right_or_flagged(monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 def test_many_modes_are_found_or_left_to_the_bridge() -> None:
-    rows, truth = folded_rows(16)
+    rows, truth = folded_rows(8)
     scores = TieredEngine(FittedModel(folded, FOLDED_DIM, n_classes=N_FOLDED), AUTO).estimate(rows, 3)
     check(scores, truth)
     assert scores["reliable"].mean() > 0.9

@@ -1,6 +1,8 @@
 """Scoring by tiers against closed forms and quadrature: whatever the tier, errors are small and honest."""
 
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -119,6 +121,22 @@ def test_audited_rows_are_bridged_as_well_and_keep_their_estimate() -> None:
     scores = _quick_scores(missing, oracle, np.zeros(20, bool))
     error = scores["log_density_scaled"] - part.log_density(x[:, [0, 1, 3]].astype(float))
     assert np.all(np.abs(error) < 5 * scores["mc_se"] + 1e-3)
+
+
+def test_a_contradicted_estimate_stays_and_is_never_accepted_later() -> None:
+    def one(log_z: float, se: float) -> importance.Estimate:
+        return importance.Estimate(*(np.array([value]) for value in (log_z, se, 0.0, 0.0)))
+
+    scores = {name: np.full(1, np.nan) for name in ("log_density_scaled", "mc_se", "pareto_k")}
+    scores["method"] = np.array([BRIDGE], object)
+    engine = SimpleNamespace(_settings=AUTO)
+    accept = partial(TieredEngine._accept, engine, np.array([0]), scores=scores)
+    assert not accept(one(-5.0, 0.1), 512, IMPORTANCE)[0]  # above the target, but known from now on
+    for _ in range(2):  # two fits that agree with each other, as both have lost a mode
+        assert not accept(one(-8.0, 0.01), 1024, REFIT)[0]
+        assert scores["log_density_scaled"][0] == -5.0
+    assert accept(one(-5.1, 0.02), 1024, REFIT)[0]
+    assert scores["method"].tolist() == [REFIT]
 
 
 def test_the_shape_of_the_largest_weights_is_found_and_smoothing_helps() -> None:

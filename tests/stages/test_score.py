@@ -95,6 +95,21 @@ def test_rows_that_need_no_chains_have_none_of_their_figures_and_some_are_audite
     assert other["log_density"].to_pylist() == table["log_density"].to_pylist()
 
 
+def test_draws_on_disk_serve_all_blocks_or_none(bayesnde: Callable, engines: list, run: Path, tmp_path: Path) -> None:
+    command, draw = ["density", *fake_engine.DRAWS, "--run"], ["posterior", *fake_engine.DRAWS, "--run"]
+    whole, late = (shutil.copytree(run, tmp_path / name) for name in ("whole", "late"))
+    assert bayesnde(*command, whole).code == 0
+    # Draws that are made between two shards come too late for the second one.
+    assert bayesnde(*command, late, "--shard", "1/2").code == 0
+    assert bayesnde(*draw, late).code == 0
+    assert bayesnde(*command, late).code == 0
+    assert table_bytes(late) == table_bytes(whole)
+    # Where some draws are there at the start, every row is bridged, with draws made here for the other blocks.
+    assert bayesnde(*draw, run, "--shard", "1/2").code == 0
+    assert bayesnde(*command, run).code == 0
+    assert set(pq.read_table(run / "density/test/density.parquet")["method"].to_pylist()) == {"bridge"}
+
+
 def test_an_audit_that_fails_is_told(bayesnde: Callable, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "open_engine", loading.open_engine)  # put back afterwards
     fake_engine.install(audit_gap=2.0)

@@ -321,8 +321,8 @@ _OF_CHAINS = frozenset(_FIGURES) - {
 }
 _AUDIT = {"audit_log_density": pa.float64(), "audit_mc_se": pa.float64()}
 _SPENT = {"n_gradients": pa.int64(), "n_likelihoods": pa.int64()}
-# The audit: rows scored without a bridge are bridged, too. At least and at most so many, and no more than one in ten:
-# two rows have no audit.
+# The audit bridges rows that were scored without a bridge: at least 16 and at most 200, but at most one row in ten,
+# so that two rows have no audit.
 _LEAST_AUDITED, _MOST_AUDITED, _ROWS_PER_AUDIT = 16, 200, 10
 # It fails if so few intervals of 95 % cover with less than this probability, or if a row is off by this many nats
 # beyond five standard errors.

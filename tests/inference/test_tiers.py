@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,7 +130,7 @@ def test_a_contradicted_estimate_stays_and_is_never_accepted_later() -> None:
 
     scores = {name: np.full(1, np.nan) for name in ("log_density_scaled", "mc_se", "pareto_k")}
     scores["method"] = np.array([BRIDGE], object)
-    engine = SimpleNamespace(_settings=AUTO)
+    engine: Any = SimpleNamespace(_settings=AUTO)
     accept = partial(TieredEngine._accept, engine, np.array([0]), scores=scores)
     assert not accept(one(-5.0, 0.1), 512, IMPORTANCE)[0]  # above the target, but known from now on
     for _ in range(2):  # two fits that agree with each other, as both have lost a mode

@@ -152,7 +152,7 @@ def settings_of(budget: str) -> Any:
 
 def random_model(p: int, d: int, width: int) -> tuple[Any, int]:
     """A model of the default shape with random weights, and the number of weights in its decoder."""
-    from bayesnde_cli.inference.engine import FittedModel
+    from bayesnde_cli.inference.fitted_model import FittedModel
     from bayesnde_cli.model import networks
     from bayesnde_cli.model.coders import decoder_of, decoder_spec, encoder_of, encoder_spec, initial_autoencoder
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from bayesnde_cli.inference.class_screen import ClassScreen, FirstFigures, _estimates, in_the_running
-from bayesnde_cli.inference.engine import FittedModel
+from bayesnde_cli.inference.fitted_model import FittedModel
 from bayesnde_cli.model.coders import Encoder, encoder_spec, image_encoder_spec
 from bayesnde_cli.model.networks import NetworkSpec, initial_parameters
 

@@ -13,7 +13,8 @@ from bayesnde_cli import stopping
 from bayesnde_cli.errors import Stopped
 from bayesnde_cli.inference.bridge import MOST_RHAT, RELIABLE
 from bayesnde_cli.inference.diagnostics import Draws
-from bayesnde_cli.inference.engine import Engine, FittedModel, _places_to_carry, build_programs, make_bank
+from bayesnde_cli.inference.engine import Engine, _places_to_carry, build_programs
+from bayesnde_cli.inference.fitted_model import FittedModel
 from bayesnde_cli.model.backend import seed_pair
 from bayesnde_cli.model.coders import BlurredDecoder
 from bayesnde_cli.rows import Rows
@@ -257,7 +258,7 @@ def test_modes_that_no_chain_has_visited_are_carried_into_the_next_attempt() -> 
 def test_draws_do_not_depend_on_how_they_will_be_scored() -> None:
     model, z = FittedModel(_two_modes, 1), tf.random.stateless_normal([2, 50, 1], [1, 2])
     other = ONCE.model_copy(update={"components": 2, "regulariser": 0.1, "absolute_regulariser": 0.01})
-    usual, unusual = (build_programs(model, settings, make_bank(model)) for settings in (ONCE, other))
+    usual, unusual = (build_programs(model, settings) for settings in (ONCE, other))
     assert usual.fit_jumps is usual.fit_proposal
     for one, two in zip(usual.fit_jumps(z, seed_pair(1)), unusual.fit_jumps(z, seed_pair(1)), strict=True):
         np.testing.assert_array_equal(one, two)

@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 from scipy.stats import norm, truncnorm
 
-from bayesnde_cli.inference.engine import Engine, FittedModel
+from bayesnde_cli.inference.engine import Engine
+from bayesnde_cli.inference.fitted_model import FittedModel
 from bayesnde_cli.model.likelihood import ColumnCells, draw_rows, join_cells
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.settings.stage_settings import DensitySettings

@@ -8,7 +8,8 @@ import tensorflow as tf
 from linear_gaussian_oracle import random_oracle
 
 from bayesnde_cli.inference.importance import log_marginal, marginal_scorer
-from bayesnde_cli.inference.modes import Mode, find_mode
+from bayesnde_cli.inference.mode_search import find_mode
+from bayesnde_cli.inference.modes import Mode
 from bayesnde_cli.inference.proposal import factorise
 from bayesnde_cli.model.coders import Proposal, decoder_of, decoder_spec, encoder_spec, initial_autoencoder
 from bayesnde_cli.model.likelihood import Target

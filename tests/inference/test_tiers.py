@@ -13,8 +13,9 @@ from test_engine import FOLDED_DIM, N_FOLDED, NOISE, ScaledOracles, check, folde
 
 from bayesnde_cli.inference import importance, tiers
 from bayesnde_cli.inference.bridge import BRIDGE, IMPORTANCE, REFIT
-from bayesnde_cli.inference.engine import FittedModel, Scores
-from bayesnde_cli.inference.modes import SearchSize
+from bayesnde_cli.inference.engine import Scores
+from bayesnde_cli.inference.fitted_model import FittedModel
+from bayesnde_cli.inference.mode_search import SearchSize
 from bayesnde_cli.inference.tiers import TieredEngine
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.settings.stage_settings import DensitySettings
@@ -83,7 +84,7 @@ def test_posteriors_of_hard_shapes_are_right_or_flagged(monkeypatch: pytest.Monk
     check(scores, truth)
     assert scores["reliable"].mean() > 0.9  # the others are flagged: rings and ridges look like many modes
     # Negative control: one start point, nothing said about missing modes, and half of the two modes' mass is lost.
-    monkeypatch.setattr(tiers, "_SEARCHES", (SearchSize(n_starts=1, n_steps=12, n_kept=1),))
+    monkeypatch.setattr(tiers, "_SEARCH", SearchSize(n_starts=(1,), n_steps=12, n_kept=1))
     monkeypatch.setattr(tiers, "MOST_MISSED_MASS", 1.1)
     monkeypatch.setattr(TieredEngine, "_bridge", lambda *given: None)
     careless = TieredEngine(model, AUTO).estimate(rows, 3)

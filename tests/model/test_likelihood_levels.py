@@ -6,8 +6,8 @@ import tensorflow as tf
 from scipy.special import logit
 from scipy.stats import norm
 
-from bayesnde_cli.inference import modes
-from bayesnde_cli.inference.modes import expected_precision, find_mode
+from bayesnde_cli.inference.fitted_model import decode_bank
+from bayesnde_cli.inference.mode_search import expected_precision, find_mode
 from bayesnde_cli.model.likelihood import LevelCells, Target, draw_rows, log_joint, log_likelihood
 from bayesnde_cli.scaling.column_map import Logit
 
@@ -144,11 +144,11 @@ def test_a_mode_is_where_the_posterior_is_highest() -> None:
 
 @pytest.mark.parametrize("n_classes", [0, 2])
 def test_starts_of_chains_are_judged_by_the_levels_too(n_classes: int) -> None:
-    bank = modes.decode_bank(_line, tf.constant(np.linspace(-2.0, 2.0, 9)[:, None], tf.float32), n_classes)
+    bank = decode_bank(_line, np.linspace(-2.0, 2.0, 9, dtype=np.float32)[:, None], n_classes)
     assert bank.cells == BYTES
     x = tf.constant(_PIXELS, tf.float32)
-    height, _ = modes._bank_heights(bank, Target(x, None, tf.one_hot([1, 0], 2) if n_classes else None))
-    wanted = [log_likelihood(tf.repeat(x[row : row + 1], 9, axis=0), *_line(bank.z)) for row in range(2)]
+    height, _ = bank.log_likelihood(Target(x, None, tf.one_hot([1, 0], 2) if n_classes else None))
+    wanted = [log_likelihood(tf.repeat(x[row : row + 1], 9, axis=0), *_line(tf.constant(bank.z))) for row in range(2)]
     np.testing.assert_allclose(height.numpy(), tf.stack(wanted).numpy(), rtol=1e-5)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from bayesnde_cli import stopping
-from bayesnde_cli.inference.engine import FittedModel, compile_program
+from bayesnde_cli.inference.fitted_model import FittedModel, Program
 from bayesnde_cli.inference.importance import log_marginal_weights
 from bayesnde_cli.model.coders import Encoder, Proposal
 from bayesnde_cli.model.likelihood import Target, log_joint
@@ -54,7 +54,7 @@ class ClassScreen:
         self._n_rows = model.limit(_ROWS, _CELLS)
         is_image, size = self._encoder.spec.image is not None, max(1.0, model.n_columns / _HOPELESS_PIXELS)
         self._hopeless = _HOPELESS * size if is_image else np.inf
-        self._find_starts, self._weigh = compile_program(self._start_points), compile_program(self._log_weights)
+        self._find_starts, self._weigh = Program(self._start_points), Program(self._log_weights)
 
     def __call__(self, x: np.ndarray, seed: int, prior: np.ndarray, known: np.ndarray | None = None) -> FirstFigures:
         """Estimates for rows x (rows, p), all cells observed, and classes of this `prior` (classes,).

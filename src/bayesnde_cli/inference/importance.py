@@ -2,14 +2,17 @@
 
 Scoring tries it first; validation checks, the class screen and typicality use nothing else. Draws come from
 
-    q(z) = s_1 sum over k of w_k t(z; mode_k, P_k^-1, 4) + s_2 N(z; mean, (1.2 sd)^2) + s_3 N(z; 0, I):
+    q(z) = sum over k of w_k (s_1 N(z; mode_k, P_k^-1) + s_2 t(z; mode_k, P_k^-1, 4))
+           + s_3 N(z; mean, (1.2 sd)^2) + s_4 N(z; 0, I):
 
 the modes of the latent posterior with their precisions P_k, the encoder's proposal, and the prior. What one part misses
-another covers, and no weight p(x, z) / q(z) exceeds p(x | z) / s_3. The mean weight is p(x) in expectation.
+another covers: with many latents the t alone would leave few draws where a normal posterior is, and the normal alone
+would miss its tails. No weight p(x, z) / q(z) exceeds p(x | z) / s_4. The mean weight is p(x) in expectation.
 
 The largest weights decide the error. `estimate` fits a generalised Pareto distribution to them and replaces them by its
 quantiles (Vehtari, Simpson, Gelman, Yao and Gabry 2024); its shape k says whether the error can be trusted."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -19,15 +22,17 @@ import tensorflow as tf
 
 from bayesnde_cli import stopping
 from bayesnde_cli.inference import modes
-from bayesnde_cli.inference.modes import Modes, find_mode
+from bayesnde_cli.inference.mode_search import find_mode
+from bayesnde_cli.inference.modes import Modes
 from bayesnde_cli.model import backend
 from bayesnde_cli.model.coders import Proposal, decoder_of, encoder_of
 from bayesnde_cli.model.layers import Parameters
 from bayesnde_cli.model.likelihood import DecoderLike, Target, log_prior
 from bayesnde_cli.model.networks import NetworkSpec
 
-# Shares of the draws from the prior and from the encoder's proposal; the others are around the modes.
-_PRIOR_SHARE, _ENCODER_SHARE = 0.05, 0.15
+# Shares of the draws from the prior and from the encoder's proposal; the others are around the modes, and of these a
+# share is normal.
+_PRIOR_SHARE, _ENCODER_SHARE, _NORMAL_SHARE = 0.05, 0.15, 0.75
 # Factor on the s.d. of the proposal: the evidence lower bound makes proposals narrower than the posterior.
 _WIDENING = 1.2
 # The tail of the weights: at most this share, and at most this many times the root of their number.
@@ -53,17 +58,22 @@ def propose(places: Modes, proposal: Proposal | None, n_draws: int, seed: tf.Ten
     n_rows, _, d = places.z.shape
     n_prior = max(1, round(_PRIOR_SHARE * n_draws))
     n_encoder = 0 if proposal is None else max(1, round(_ENCODER_SHARE * n_draws))
-    counts = [n_draws - n_encoder - n_prior, n_encoder, n_prior]
+    n_around = n_draws - n_encoder - n_prior
+    n_normal = round(_NORMAL_SHARE * n_around)
+    counts = [n_around, n_encoder, n_prior]
     numbers = backend.normal([n_rows, n_draws, d + modes.FREEDOM], seed)
-    noise, freedom_noise = numbers[:, :, :d], numbers[:, : counts[0], d:]
-    around, encoded, from_prior = tf.split(noise, counts, axis=1)
-    # Every mode gets its share of the draws, up to one.
-    share = (tf.range(counts[0], dtype=tf.float32) + 0.5) / counts[0]
-    drawn = [modes.draw_jump(places, around, freedom_noise, tf.broadcast_to(share, around.shape[:2])), from_prior]
-    densities = [lambda z: modes.log_jump(places, z), lambda z: log_prior(z, dtype=tf.float64)]
+    noise, freedom_noise = numbers[:, :, :d], numbers[:, n_normal:n_around, d:]
+    normal, heavy, encoded, from_prior = tf.split(noise, [n_normal, n_around - n_normal, n_encoder, n_prior], axis=1)
+    drawn, normal_share = [], n_normal / n_around
+    for around, freedom in ((normal, None), (heavy, freedom_noise)):
+        # Every mode gets its share of the draws, up to one.
+        share = (tf.range(around.shape[1], dtype=tf.float32) + 0.5) / around.shape[1]
+        drawn.append(modes.draw_jump(places, around, freedom, tf.broadcast_to(share, around.shape[:2])))
+    drawn.append(from_prior)
+    densities = [lambda z: modes.log_jump(places, z, normal_share), lambda z: log_prior(z, dtype=tf.float64)]
     if proposal is not None:
         wide = Proposal(proposal.mean[:, None, :], _WIDENING * proposal.sd[:, None, :])
-        drawn.insert(1, wide.draw(encoded))
+        drawn.insert(2, wide.draw(encoded))
         densities.insert(1, lambda z: wide.log_prob(z, dtype=tf.float64))
     z = tf.concat(drawn, axis=1)
     shares = [math.log(count / n_draws) for count in counts if count]
@@ -90,6 +100,7 @@ def log_marginal(
     return tf.reduce_logsumexp(log_weights, axis=1) - math.log(n_draws)
 
 
+@functools.cache  # the weights are arguments: both stages of training share the compiled program
 def marginal_scorer(decoder: NetworkSpec, encoder: NetworkSpec, *, n_draws: int, block_rows: int = 64) -> Scorer:
     """A function of joint parameters that estimates log p(x) of rows, in compiled blocks, from the encoder."""
 

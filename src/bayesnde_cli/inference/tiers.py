@@ -8,7 +8,8 @@ A method is accepted for a row if its error is below the target and every check 
 weights, two halves of the draws, the estimate before, and a search for modes. No check sees a mode that no start point
 leads to, so a random sample of the accepted rows is bridged as well: the audit."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -17,20 +18,11 @@ import tensorflow as tf
 from bayesnde_cli import stopping
 from bayesnde_cli.inference import importance, modes, proposal
 from bayesnde_cli.inference.bridge import BRIDGE, IMPORTANCE, MOST_MISSED_MASS, REFIT, RELIABLE
-from bayesnde_cli.inference.engine import (
-    N_RESAMPLED,
-    ROUNDING,
-    Engine,
-    FittedModel,
-    Scores,
-    compile_program,
-    encode,
-    log_joint_in_slices,
-    pad_draws,
-)
+from bayesnde_cli.inference.engine import ROUNDING, Engine, Scores
+from bayesnde_cli.inference.fitted_model import FittedModel, Program
 from bayesnde_cli.inference.importance import MOST_K
-from bayesnde_cli.inference.modes import Modes, SearchSize
-from bayesnde_cli.model import backend
+from bayesnde_cli.inference.mode_search import Found, SearchSize, split
+from bayesnde_cli.inference.modes import Modes
 from bayesnde_cli.model.backend import seed_pair
 from bayesnde_cli.model.coders import Proposal
 from bayesnde_cli.model.likelihood import Target
@@ -38,37 +30,23 @@ from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.settings.stage_settings import DensitySettings
 
-# Rows that are sampled around their modes together: the smallest of these sizes that holds them, or of this many cells.
-_GROUPS, _GROUP_CELLS = (2, 8, 64), 6_000
+# Rows that are sampled around their modes, or refitted, together: the smallest of these sizes that holds them, or of
+# this many cells.
+_GROUPS, _GROUP_CELLS = (2, 16), 6_000
 # Numbers in the matrices of all draws of a group, at most.
 _GROUP_NUMBERS = 50_000_000
-# The search for modes: start points in addition to the encoder's point, and how far it goes. The second one is for
-# rows where the first may have missed a mode.
-_SEARCHES = (SearchSize(n_starts=5, n_steps=12, n_kept=6), SearchSize(n_starts=20, n_steps=24, n_kept=6))
-# Times that draws are added around the modes; every time as many as at first.
-_N_ADDED = 3
-# Effective draws per latent that a fit of the proposal needs.
-_FIT_PER_LATENT = 20
+# The search for modes.
+_SEARCH = SearchSize(n_starts=(6, 15), n_steps=24, n_kept=6)
+# Draws around the modes, one number after the other as long as it helps, in halves of the first.
+_LEVELS = (2, 3, 4, 6, 8, 12, 16)
+# Effective draws per latent that a fit of the proposal needs, and draws that it is given, resampled by weight.
+_FIT_PER_LATENT, _N_RESAMPLED = 20, 400
 # Refits of the proposal to its own draws; each doubles their number.
 _N_REFITS = 4
 # Standard errors by which two estimates of a row may differ, in addition to the target.
 _MOST_APART = 5.0
 # Columns that add up over methods.
 _SPENT = ("n_gradients", "n_likelihoods")
-
-
-class Found(NamedTuple):
-    """What a search for modes found for each row: where its draws come from."""
-
-    modes: Modes
-    proposal: Proposal  # of the encoder
-    places: tf.Tensor  # of the modes (rows, modes, d), NaN for modes of negligible weight
-    missed_mass: tf.Tensor  # (rows,)
-    n_gradients: tf.Tensor  # (rows,)
-
-    def take(self, index: np.ndarray | slice) -> "Found":
-        """What was found for some rows."""
-        return tf.nest.map_structure(lambda part: part[index], self)
 
 
 class Weighted(NamedTuple):
@@ -83,25 +61,13 @@ class TieredEngine(Engine):
 
     def __init__(self, model: FittedModel, settings: DensitySettings) -> None:
         super().__init__(model, settings)
-        self._n_draws, bank = self._settings.importance_draws or 0, self.bank
+        self._n_draws = (self._settings.importance_draws or 0) // 2  # that are made at once
 
-        def search(target: Target, size: SearchSize, seed: tf.Tensor) -> Found:
-            encoded = encode(model, bank, target)
-            uniform = backend.uniform([target.x.shape[0], bank.z.shape[0]], seed, minval=1e-30)
-            candidates = modes.choose_candidates(bank, target, encoded.mean, size.n_starts, uniform)
-            starts = tf.concat([encoded.mean[:, None], candidates], axis=1)
-            found = modes.find_modes(model.decoder, target, starts, None, size)
-            # A Newton step takes a gradient, and a derivative along every latent.
-            n_gradients = (1 + size.n_starts) * (found.n_steps + 1) * (1 + model.latent_dim)
-            n_gradients = tf.fill([target.x.shape[0]], n_gradients)
-            return Found(found.modes, encoded, modes.mode_places(found.modes), found.missed_mass, n_gradients)
+        def weigh(target: Target, places: Modes, own: Proposal | None, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            z, log_q = importance.propose(places, own, self._n_draws, seed)
+            return z, model.log_joint(target, z) - log_q
 
-        def weigh(target: Target, found: Found, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            own = None if model.encoder is None else found.proposal
-            z, log_q = importance.propose(found.modes, own, self._n_draws, seed)
-            return z, log_joint_in_slices(model, target, z) - log_q
-
-        self._search, self._weigh = compile_program(search), compile_program(weigh)
+        self._weigh = Program(weigh, model.few_rows)
 
     def estimate(
         self, rows: Rows, seed: int, audited: np.ndarray | None = None, advance: Callable[[int], None] | None = None
@@ -115,13 +81,13 @@ class TieredEngine(Engine):
         if self._settings.method == BRIDGE:
             size = min(self._settings.block_rows or 1, 1 << (len(rows) - 1).bit_length())
             parts = []
-            for index in _split(np.arange(len(rows)), size):
-                some, address = rows.take(index).pad(size), derive_seed(seed, "rows", int(index[0]))
+            for index, padded in split(np.arange(len(rows)), [size]):
+                some, address = rows.take(padded), derive_seed(seed, "rows", int(index[0]))
                 found = self.score(some, self.sample(some, address), address, n_real=len(index))
                 parts.append({name: values[: len(index)] for name, values in found.items()})
                 advance(len(index))
             return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        modes_found, n_rows = self._find_modes(rows, derive_seed(seed, "modes")), len(rows)
+        modes_found, n_rows = self.finder.find(rows, _SEARCH, derive_seed(seed, "modes")), len(rows)
         scores: Scores = {
             **{name: np.full(n_rows, np.nan) for name in ("log_density_scaled", "mc_se", "pareto_k")},
             **{name: np.full(n_rows, np.nan) for name in ("audit_log_density", "audit_mc_se")},
@@ -129,91 +95,72 @@ class TieredEngine(Engine):
             "method": np.full(n_rows, BRIDGE, object),
             "verdict": np.full(n_rows, RELIABLE, object),
             "reliable": np.ones(n_rows, bool),
-            "n_gradients": modes_found.n_gradients,
+            "n_gradients": modes_found.n_gradients.copy(),
             "n_likelihoods": np.zeros(n_rows, np.int64),
         }
         drawn = self._sample_around(rows, modes_found, scores, derive_seed(seed, "around"), advance)
-        self._refit(rows, drawn, modes_found.places, scores, derive_seed(seed, "refit"), advance)
+        self._refit(rows, drawn, modes.mode_places(modes_found.modes), scores, derive_seed(seed, "refit"), advance)
         is_audited = np.zeros(len(rows), bool) if audited is None else audited
         self._bridge(rows, is_audited, scores, derive_seed(seed, "bridge"), advance)
         return scores
-
-    def _find_modes(self, rows: Rows, seed: int) -> Found:
-        """The modes of all rows; where the first search may have missed one, a second one begins at more points."""
-        index, spent = np.arange(len(rows)), np.zeros(len(rows), np.int64)
-        found: Found | None = None
-        for level, size in enumerate(_SEARCHES):
-            for group in self._split(index):
-                address = seed_pair(derive_seed(seed, level, int(group[0])))
-                part = self._search(Target.from_rows(rows.take(self._pad(group))), size, address)
-                part = tf.nest.map_structure(lambda tensor: tensor.numpy(), part).take(slice(len(group)))
-                if found is None:
-                    found = tf.nest.map_structure(
-                        lambda values: np.zeros((len(rows), *values.shape[1:]), values.dtype), part
-                    )
-                for whole, values in zip(tf.nest.flatten(found), tf.nest.flatten(part), strict=True):
-                    whole[group] = values
-                spent[group] += part.n_gradients
-                stopping.check()
-            assert found is not None
-            index = np.flatnonzero(~(found.missed_mass <= MOST_MISSED_MASS))
-        assert found is not None
-        return found._replace(n_gradients=spent)
 
     def _sample_around(
         self, rows: Rows, modes_found: Found, scores: Scores, seed: int, advance: Callable[[int], None]
     ) -> Weighted:
         """The first method, for rows of which no mode seems to be missing; it changes `scores`."""
-        n, most = self._n_draws, (1 + _N_ADDED) * self._n_draws
+        n, most = self._n_draws, _LEVELS[-1] * self._n_draws
         z = np.zeros((len(rows), most, self._model.latent_dim), np.float32)
         log_weights = np.full((len(rows), most), -np.inf)
         is_open = scores["missed_mass"] <= MOST_MISSED_MASS
-        for level in range(1 + _N_ADDED):
-            made = slice(level * n, (level + 1) * n)
-            for index in self._split(np.flatnonzero(is_open)):
-                padded = self._pad(index)
-                address = seed_pair(derive_seed(seed, level, int(index[0])))
-                found = self._weigh(Target.from_rows(rows.take(padded)), modes_found.take(padded), address)
-                z[index, made], log_weights[index, made] = (part.numpy()[: len(index)] for part in found)
+        for before, now, later in zip((0, *_LEVELS), _LEVELS, (*_LEVELS[1:], 0), strict=False):
+            for part, (index, padded) in itertools.product(range(before, now), self._split(np.flatnonzero(is_open))):
+                made = slice(part * n, (part + 1) * n)
+                address = seed_pair(derive_seed(seed, part, int(index[0])))
+                found = modes_found.take(padded)
+                own = None if self._model.encoder is None else found.proposal
+                drawn = self._weigh(Target.from_rows(rows.take(padded)), found.modes, own, address)
+                z[index, made], log_weights[index, made] = (part.numpy()[: len(index)] for part in drawn)
                 stopping.check()
-            index = np.flatnonzero(is_open)
-            estimate = importance.estimate(log_weights[index, : made.stop])
-            is_good = self._accept(index, estimate, made.stop, IMPORTANCE, scores)
-            scores["n_likelihoods"][index] += n
+            index, n_made = np.flatnonzero(is_open), now * n
+            estimate = importance.estimate(log_weights[index, :n_made])
+            is_good = self._accept(index, estimate, n_made, IMPORTANCE, scores)
+            scores["n_likelihoods"][index] += (now - before) * n
             advance(int(is_good.sum()))
-            # More draws help if the error can be trusted, and can meet the target with as many as there may be. A fit
-            # needs fewer, once there are enough draws to fit to.
-            least_se = estimate.se * np.sqrt(made.stop / most)
-            n_effective = made.stop / (1.0 + made.stop * estimate.se**2)
-            can_help = (least_se <= self._settings.target_se) & (estimate.pareto_k < MOST_K)
-            is_open[index] = ~is_good & can_help & (n_effective < _FIT_PER_LATENT * self._model.latent_dim)
+            # More draws help if the error can be trusted, and either the next level will do, or the last one may and
+            # there are too few draws for a fit.
+            needed = n_made * (estimate.se / self._settings.target_se) ** 2
+            can_fit = n_made / (1.0 + n_made * estimate.se**2) >= _FIT_PER_LATENT * self._model.latent_dim
+            can_help = (needed <= later * n) | ((needed <= most) & ~can_fit)
+            is_open[index] = ~is_good & (estimate.pareto_k < MOST_K) & can_help
         return Weighted(z, log_weights)
 
     def _refit(
         self, rows: Rows, drawn: Weighted, known: np.ndarray, scores: Scores, seed: int, advance: Callable[[int], None]
     ) -> None:
         """The second method, for rows whose draws have been weighted but are not good enough; it changes `scores`."""
-        is_open = (scores["method"] == BRIDGE) & np.isfinite(scores["log_density_scaled"])
-        n_padded = self.n_to_fit(self._budget)
-        for group in _split(np.flatnonzero(is_open), self.group_rows):
-            padded = np.resize(group, self.group_rows)
-            target = Target.from_rows(rows.take(padded))
-            z, log_weights = (part[padded] for part in drawn)
-            for level in range(_N_REFITS):
-                address = derive_seed(seed, int(group[0]), level)
-                to_fit = np.concatenate([known[padded], proposal.resample(z, log_weights, N_RESAMPLED)], axis=1)
-                mixture = self.programs.fit_proposal(pad_draws(to_fit, n_padded), seed_pair(address))
-                n = self._n_draws * 2**level
-                parts = self.propose(target, mixture, n, derive_seed(address, "draws"))
-                z, log_weights = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
-                is_left = scores["method"][group] == BRIDGE
-                index = group[is_left]
-                estimate = importance.estimate(log_weights[: len(group)][is_left])
-                self._accept(index, estimate, n, REFIT, scores)
-                scores["n_likelihoods"][index] += n
-                if (scores["method"][group] == REFIT).all():
-                    break
-            advance(int((scores["method"][group] == REFIT).sum()))
+        is_open, rest = (scores["method"] == BRIDGE) & np.isfinite(scores["log_density_scaled"]), drawn
+        for level in range(_N_REFITS):
+            index, n = np.flatnonzero(is_open), 2 * self._n_draws * 2**level
+            parts = []
+            for group, padded in self._split(index):
+                address = derive_seed(seed, level, int(group[0]))
+                resampled = proposal.resample(rest.z[padded], rest.log_weights[padded], _N_RESAMPLED)
+                to_fit = np.concatenate([known[padded], resampled], axis=1)
+                mixture = self.programs.fit_proposal(tf.constant(to_fit), seed_pair(address))
+                some = self.propose(Target.from_rows(rows.take(padded)), mixture, n, derive_seed(address, "draws"))
+                z, log_weights = (np.concatenate(part, axis=1)[: len(group)] for part in zip(*some, strict=True))
+                parts.append((group, Weighted(z, log_weights)))
+            if not parts:
+                break
+            z = np.zeros((len(rows), *parts[0][1].z.shape[1:]), np.float32)
+            log_weights = np.zeros(z.shape[:2])
+            for group, some_drawn in parts:
+                z[group], log_weights[group] = some_drawn
+            rest = Weighted(z, log_weights)
+            is_good = self._accept(index, importance.estimate(log_weights[index]), n, REFIT, scores)
+            scores["n_likelihoods"][index] += n
+            is_open[index] = ~is_good
+            advance(int(is_good.sum()))
 
     def _accept(
         self, index: np.ndarray, estimate: importance.Estimate, n: int, method: str, scores: Scores
@@ -236,9 +183,8 @@ class TieredEngine(Engine):
     ) -> None:
         """The last method, for what is left and for the audit; it changes `scores`."""
         is_open = scores["method"] == BRIDGE
-        for index in _split(np.flatnonzero(is_open | is_audited), self.group_rows):
-            n, some = len(index), rows.take(np.resize(index, self.group_rows))
-            address = derive_seed(seed, int(index[0]))
+        for index, padded in self.groups(np.flatnonzero(is_open | is_audited)):
+            n, some, address = len(index), rows.take(padded), derive_seed(seed, int(index[0]))
             found = self.score(some, self.sample(some, address), address, n_real=n)
             found = {name: values[:n] for name, values in found.items()}
             here, left, audit = is_open[index], index[is_open[index]], index[~is_open[index]]
@@ -252,22 +198,7 @@ class TieredEngine(Engine):
             scores["audit_mc_se"][audit] = np.where(found["reliable"], found["mc_se"], np.inf)[~here]
             advance(len(left))
 
-    @property
-    def _most_rows(self) -> int:
-        """Rows that are sampled together, at most: every draw may need a matrix of its own."""
-        matrices = self._n_draws * self._model.latent_dim**2
-        return max(1, min(self._model.limit(_GROUPS[-1], _GROUP_CELLS), _GROUP_NUMBERS // matrices))
-
-    def _split(self, index: np.ndarray) -> list[np.ndarray]:
-        """Positions in groups of rows that are sampled together."""
-        return _split(index, self._most_rows)
-
-    def _pad(self, index: np.ndarray) -> np.ndarray:
-        """The positions of a group, repeated up to the size of a compiled program."""
-        size = next(size for size in _GROUPS if size >= len(index))
-        return np.resize(index, min(size, self._most_rows))
-
-
-def _split(index: np.ndarray, size: int) -> list[np.ndarray]:
-    """Positions (n,) in groups of a size; the last may be smaller."""
-    return [index[first : first + size] for first in range(0, len(index), size)]
+    def _split(self, index: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Positions in groups of rows that are sampled together: every draw may need a matrix of its own."""
+        most = max(1, _GROUP_NUMBERS // (self._n_draws * self._model.latent_dim**2))
+        return split(index, [min(most, self._model.limit(size, _GROUP_CELLS)) for size in _GROUPS])

@@ -92,6 +92,18 @@ def _stderr_held_back() -> Iterator[None]:
 # Random numbers by address: the same seed (two int32) gives the same numbers. Compiled by XLA for a CPU, TensorFlow's
 # default generator takes longer than the networks: 3 million normal numbers took 2.0 s, and 0.06 s with threefry
 # (Salmon et al. 2011). Outside XLA there is no threefry, so numbers depend on whether a function is compiled.
+_is_outside_xla = False
+
+
+@contextlib.contextmanager
+def outside_xla() -> Iterator[None]:
+    """For graphs that are traced here and will not be compiled."""
+    global _is_outside_xla
+    before, _is_outside_xla = _is_outside_xla, True
+    try:
+        yield
+    finally:
+        _is_outside_xla = before
 
 
 def seed_pair(seed: int) -> "tf.Tensor":
@@ -114,6 +126,5 @@ def uniform(shape: Sequence[int], seed: "tf.Tensor", **options: Any) -> "tf.Tens
 def _random(function: str, shape: Sequence[int], seed: "tf.Tensor", **options: Any) -> "tf.Tensor":
     import tensorflow as tf
 
-    # Every graph in this package is compiled.
-    algorithm = "auto_select" if tf.executing_eagerly() else "threefry"
+    algorithm = "auto_select" if tf.executing_eagerly() or _is_outside_xla else "threefry"
     return getattr(tf.random, function)(shape, seed, alg=algorithm, **options)

@@ -135,6 +135,10 @@ class Target(NamedTuple):
         """Apply a function to each tensor that is there."""
         return Target(*(None if part is None else function(part) for part in self))
 
+    def take(self, index: np.ndarray) -> "Target":
+        """Some rows of a target of arrays."""
+        return self.change(lambda part: part[index])
+
     def repeat(self, times: int) -> "Target":
         """Repeat each row, the copies next to each other: one for every chain."""
         return self.change(lambda part: tf.repeat(part, times, axis=0))

@@ -119,7 +119,7 @@ class Mixture:
 
     def _normalised(self) -> tuple[float, Iterator[tuple[float, float, float]]]:
         """The t component's weight, and weight, mean and s.d. of each Gaussian; the weights sum to 1."""
-        total = float(np.sum(self.weights)) + self.tail.weight
+        total = float(np.add.reduce(self.weights)) + self.tail.weight
         weights = (self.weights / total).tolist()
         return self.tail.weight / total, zip(weights, self.means.tolist(), self.sds.tolist(), strict=True)
 
@@ -289,20 +289,20 @@ def fit_atoms(atoms: Atoms, n_components: int) -> Mixture:
         scaled = atoms.weight / (np.add.reduce(share, axis=0) + tail_share)
         share *= scaled
         tail_share *= scaled
-        mass = np.sum(share, axis=1)  # (K,)
+        mass = np.add.reduce(share, axis=1)  # (K,)
         safe = np.maximum(mass, _EMPTY)
-        shift = np.sum(share * deviation, axis=1) / safe
+        shift = np.add.reduce(share * deviation, axis=1) / safe
         mean = mean + shift
-        variance = np.sum(share * (square + spread), axis=1) / safe - shift * shift
+        variance = np.add.reduce(share * (square + spread), axis=1) / safe - shift * shift
         variance = np.maximum(variance, least_variance)
         # Student's t as a scale mixture of Gaussians: rows far out count less for its centre and its scale.
         precision = tail_share * 3.0 / (2.0 + far)
-        tail_mass = float(np.sum(tail_share))
-        centre = float(np.sum(precision * x)) / float(np.sum(precision))
-        tail_variance = float(np.sum(precision * ((x - centre) * (x - centre) + spread))) / tail_mass
+        tail_mass = float(np.add.reduce(tail_share))
+        centre = float(np.add.reduce(precision * x)) / float(np.add.reduce(precision))
+        tail_variance = float(np.add.reduce(precision * ((x - centre) * (x - centre) + spread))) / tail_mass
         tail_variance = max(tail_variance, _LEAST_TAIL_VARIANCE)
         tail_weight = max(tail_mass, tail_floor)
-        weight = safe * ((1.0 - tail_weight) / float(np.sum(safe)))
+        weight = safe * ((1.0 - tail_weight) / float(np.add.reduce(safe)))
     tail = Tail(tail_weight, centre, float(np.sqrt(tail_variance)))
     return Mixture(weight, mean, np.sqrt(variance), tail, atoms.centre, atoms.scale)
 
@@ -322,7 +322,7 @@ def _start(atoms: Atoms, n_components: int) -> tuple[np.ndarray, np.ndarray, np.
     mean = np.add.reduceat(atoms.weight * atoms.mean, starts) / mass
     deviation = atoms.mean - mean[group]
     variance = np.add.reduceat(atoms.weight * (deviation * deviation + atoms.variance), starts) / mass
-    return mass / np.sum(mass), mean, np.maximum(variance, atoms.least_sd**2)
+    return mass / np.add.reduce(mass), mean, np.maximum(variance, atoms.least_sd**2)
 
 
 def _robust_scale(ordered: np.ndarray) -> float:
@@ -368,7 +368,7 @@ def select_mixture(train: np.ndarray, validation: np.ndarray) -> Mixture:
     best, best_score, n_misses = None, -np.inf, 0
     for size in sizes:
         fits = [fit_atoms(atoms, size) for atoms, _ in judges]
-        score = sum(float(np.sum(fit.log_density(rows))) for fit, (_, rows) in zip(fits, judges, strict=True))
+        score = sum(float(np.add.reduce(fit.log_density(rows))) for fit, (_, rows) in zip(fits, judges, strict=True))
         if best is None or score > best_score + 1.0:
             best, best_score, n_misses = fits[0], score, 0
         else:

@@ -131,7 +131,7 @@ IMAGE_REFINE_STEPS = 500
 # nat on validation rows. Images have the paper's networks, and decoding one takes a thousand times as long as decoding
 # a row of a table.
 SMALL_TABLE_ROWS = 2000
-_SCORING: dict[str, Any] = {"block_rows": 256, "pilot_draws": 2000, "proposal_draws": 10_000, "importance_draws": 512}
+_SCORING: dict[str, Any] = {"block_rows": 256, "pilot_draws": 2000, "proposal_draws": 10_000, "importance_draws": 256}
 _TABLE: dict[str, Any] = {"validation_rows": 1024, "generated_rows": 5000, **_SCORING}
 SMALL_TABLE: dict[str, Any] = {**_TABLE, "width": 128, "depth": 2, "weight_decay": 0.1}
 LARGE_TABLE: dict[str, Any] = {**_TABLE, "width": 256, "depth": 5, "weight_decay": 0.0}

@@ -161,7 +161,7 @@ class Model:
 
         `settings.blur` is a share of sqrt(2 p), the root mean square distance of rows with p columns of variance 1.
         """
-        from bayesnde_cli.inference.engine import FittedModel
+        from bayesnde_cli.inference.fitted_model import FittedModel
         from bayesnde_cli.inference.tiers import TieredEngine
         from bayesnde_cli.model.coders import BlurredDecoder
 

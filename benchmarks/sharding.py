@@ -63,16 +63,16 @@ class Programs:
     compiled: float = math.nan
 
     def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A compiled function whose calls are told."""
+        """The call of a program, whose calls are told."""
         import tensorflow as tf
 
-        def call(*args: Any) -> Any:
-            n_traces, begun = function.experimental_get_tracing_count(), time.process_time()
+        def call(program: Any, *args: Any) -> Any:
+            begun = time.process_time()
             self.before_first = begun if math.isnan(self.before_first) else self.before_first
-            result = function(*args)
-            shapes = tuple(str(leaf.shape) for leaf in tf.nest.flatten(args) if leaf is not None)
-            is_new = function.experimental_get_tracing_count() > n_traces
-            (self.compiling if is_new else self.running)[id(function), shapes].append(time.process_time() - begun)
+            result = function(program, *args)
+            key = id(program), tuple(str(leaf.shape) for leaf in tf.nest.flatten(args) if leaf is not None)
+            is_new = key not in self.compiling
+            (self.compiling if is_new else self.running)[key].append(time.process_time() - begun)
             now = time.time() - self.started
             self.first_result = now if math.isnan(self.first_result) else self.first_result
             self.compiled = now if is_new else self.compiled
@@ -99,10 +99,9 @@ def _measured(arguments: Sequence[str], log: Path) -> int:
 
     def loaded(**options: Any) -> Any:
         answer = load_tensorflow(**options)
-        from bayesnde_cli.inference import engine as programs_module
+        from bayesnde_cli.inference.fitted_model import Program
 
-        compiled = programs_module.compile_program
-        programs_module.compile_program = lambda function: programs.watched(compiled(function))
+        Program.__call__ = programs.watched(Program.__call__)  # type: ignore[method-assign]
         return answer
 
     backend.load_tensorflow = loaded  # type: ignore[assignment]

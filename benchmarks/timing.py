@@ -81,11 +81,12 @@ class Peak:
         }
 
 
-def parser_of(description: str, *, seconds: float) -> argparse.ArgumentParser:
-    """A parser with the options that all timings have."""
+def parser_of(description: str, *, seconds: float | None = None) -> argparse.ArgumentParser:
+    """A parser with the options that all timings have; `--seconds` where cases are repeated."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
-    parser.add_argument("--seconds", type=float, default=seconds, help="timing of each case")
+    if seconds is not None:
+        parser.add_argument("--seconds", type=float, default=seconds, help="timing of each case")
     parser.add_argument("--threads", type=int, help="of TensorFlow; without it, all cores")
     return parser
 

@@ -85,79 +85,41 @@ def test_an_unknown_objective_is_refused(benchmark: Any, capsys: pytest.CaptureF
     assert "invalid choice: 'gan'" in capsys.readouterr().err
 
 
-def test_calls_left_out_are_counted_at_the_mean_of_those_made(scoring: Any) -> None:
-    meter = scoring.Meter(seconds=0.0)
-    segment = meter.timed("hmc", lambda index: index)
-    assert [segment(index) for index in range(5)] == [0] * 5  # one is made whatever it takes
-    fit = meter.timed("fitting", lambda index: index)
-    assert [fit(index) for index in range(2)] == [0, 1]  # these are not all alike
-    part = meter.parts["hmc"]
-    assert (len(part.times), part.n_calls, len(meter.parts["fitting"].times)) == (1, 5, 2)
-    part.times = [scoring.Clocks(1.0, 2.0), scoring.Clocks(3.0, 4.0)]
-    part.n_left_out = 6
-    assert part.total() == pytest.approx((16.0, 24.0))
+def test_errors_are_those_against_the_reference_of_rows_that_both_call_reliable(scoring: Any) -> None:
+    def scores(log_density: list[float], se: float, reliable: list[bool]) -> dict[str, np.ndarray]:
+        n_rows = len(log_density)
+        found = {"log_density_scaled": np.array(log_density), "mc_se": np.full(n_rows, se)}
+        return found | {"reliable": np.array(reliable)}
+
+    reference = scores([1.0, 2.0, 3.0, 4.0], 0.1, [True, True, True, False])
+    method = np.array(["importance", "importance", "bridge", "bridge"], object)
+    found = scoring.errors(scores([1.1, 2.5, 2.9, 9.0], 0.1, [True] * 4), reference, method)
+    assert list(found) == ["all", "importance", "bridge"]
+    assert found["all"] == pytest.approx(
+        {"rows": 3, "median": 0.1, "largest": 0.5, "mean": 0.5 / 3, "covered": 2 / 3}  # 1.96 hypot(.1, .1) is .28
+    )
+    assert found["bridge"]["rows"] == 1
 
 
 @pytest.mark.slow
-def test_scoring_a_block_is_timed_part_by_part(
-    scoring: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scoring, "SHAPES", ((2, 1),))
-    sizes = ["--seconds", "0.03", "--block-rows", "4", "--width", "16"]
-    case, n_figures = _run(scoring, tmp_path, "--only", "2x1", "--budgets", "paper", *sizes)
-    assert n_figures == 13
-    # A gradient: forward and back to z through 1 -> 16, 4 times 16 -> 16, and two heads 16 -> 2.
-    assert case["gflop_per_second"] / case["gradients_per_second"] == pytest.approx(4 * (16 + 4 * 256 + 64) / 1e9)
-    assert sum(case["shares"].values()) == pytest.approx(1.0)
-    assert all(case["shares"][name] > 0.0 for name in ("hmc", "proposal", "starts", "fitting", "bridge", "diagnostics"))
-    # 1200 transitions in calls of 25, 20,000 draws for 4 rows in calls of 16,384 latents.
-    assert {name: count.split("/")[1] for name, count in case["calls"].items()} == {"hmc": "48", "proposal": "5"}
-    assert case["rows_per_second"] * case["block_seconds"] == pytest.approx(4)
-    assert _first_words(capsys) == ["TensorFlow", "shape", "2x1", "calls:"]
-
-
-def _scores(log_density: list[float], n_gradients: int) -> dict[str, np.ndarray]:
-    n_rows = len(log_density)
-    scores = {"log_density_scaled": np.array(log_density), "mc_se": np.full(n_rows, 0.1)}
-    scores |= {"n_gradients": np.full(n_rows, n_gradients), "n_likelihoods": np.full(n_rows, 7)}
-    return scores | {"reliable": np.ones(n_rows, bool)}
-
-
-def test_errors_are_those_against_the_mean_of_the_references(scoring: Any) -> None:
-    references = [_scores([0.9, 2.0, 3.0, math.nan], 1), _scores([1.1, 2.0, 3.0, 4.0], 1)]
-    scores = {
-        "paper": _scores([1.2, 2.2, 2.8, 4.0], 100),
-        "fair": _scores([1.1, 2.5, 2.9, 4.0], 20),
-        "dear": _scores([1.0, 2.0, 3.0, 4.0], 21),
-        "poor": _scores([1.3, 2.3, 3.3, 4.0], 20),
-    }
-    found = scoring.compared(scores, references)
-    assert (found["n_rows"], found["reference"]["n_rows"]) == (4, 3)  # a row without a reference has no error
-    assert found["reference"]["median_mc_se"] == pytest.approx(0.1 / math.sqrt(2))
-    fair = found["variants"]["fair"]
-    assert (fair["n_rows"], fair["gradients_of_paper"]) == (3, 0.2)
-    assert fair["median_absolute_error"] == pytest.approx(0.1)
-    assert fair["largest_absolute_error"] == pytest.approx(0.5)
-    assert fair["mean_error"] == pytest.approx(0.5 / 3)
-    assert fair["covered_share"] == pytest.approx(2 / 3)  # 1.96 times hypot(0.1, 0.07) is 0.24
-    assert found["reaches_paper"] == {"fair": True, "dear": False, "poor": False}
-
-
-def test_a_fitted_run_gets_a_table_of_errors(
-    scoring: Any, fitted: Path, engines: list, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fitted_run_gets_its_figures_and_growth_a_table(
+    scoring: Any, fitted: Path, engines: list, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     path = tmp_path / "scoring.json"
-    scoring.main(["--only", "--run", str(fitted), "--rows", "9", "--json", str(path)])
-    errors = json.loads(path.read_text("utf-8"))["errors"]
-    assert errors["n_rows"] == 9
-    assert list(errors["variants"]) == ["paper", "default, first try", "default", "paper's proposal draws"]
-    # The long run, the paper's budget, the default without and with escalation, and with more proposal draws;
-    # the last two draw nothing themselves.
-    budgets = [(engine.config.draws, engine.config.escalations) for engine in engines]
-    assert budgets == [(1600, 0), (400, 0), (100, 0), (100, 2), (100, 0)]
-    assert [(engine.n_sampled, engine.n_scored) for engine in engines] == [(2, 2), (1, 1), (1, 1), (0, 1), (0, 1)]
-    out = capsys.readouterr().out
-    assert "default: the paper's median error with at most 20% of its gradients: " in out
+    monkeypatch.setattr(scoring, "GROWTH", {"rows": [(20, 2, 1, 16)]})
+    scoring.main([str(fitted), "--rows", "9", "--checked", "4", "--growth", "rows", "--json", str(path)])
+    found = json.loads(path.read_text("utf-8"))
+    [run], [case] = found["runs"], found["growth"]["rows"]
+    assert (run["rows"], run["columns"]) == (9, 3)
+    assert 0 < run["errors"]["auto"]["all"]["rows"] <= 4  # the stand-in calls some rows unreliable
+    assert sum(run["shares"].values()) == pytest.approx(1.0)
+    assert case["ms_per_row"] > 0.0
+    # By the default, by bridges, and the long bridges that are the reference.
+    assert [(engine.config.method, engine.config.draws) for engine in engines] == [
+        ("auto", 100), ("bridge", 100), ("bridge", 1600)
+    ]  # fmt: skip
+    assert "rows per CPU second" in capsys.readouterr().out
 
 
 def test_what_compiling_took_is_what_first_calls_took_beyond_the_others() -> None:

@@ -59,7 +59,7 @@ def propose(places: Modes, proposal: Proposal | None, n_draws: int, seed: tf.Ten
     n_prior = max(1, round(_PRIOR_SHARE * n_draws))
     n_encoder = 0 if proposal is None else max(1, round(_ENCODER_SHARE * n_draws))
     n_around = n_draws - n_encoder - n_prior
-    n_normal = round(_NORMAL_SHARE * n_around)
+    n_normal = min(round(_NORMAL_SHARE * n_around), n_around - 1)
     counts = [n_around, n_encoder, n_prior]
     numbers = backend.normal([n_rows, n_draws, d + modes.FREEDOM], seed)
     noise, freedom_noise = numbers[:, :, :d], numbers[:, n_normal:n_around, d:]

@@ -161,7 +161,7 @@ def _balance(held: np.ndarray, proposed: np.ndarray, log_odds: np.ndarray) -> tu
     return mean_q - mean_p - log_odds, np.maximum(slope, 1e-12)
 
 
-def judge(estimate: Bridge, chains: dict[str, np.ndarray], target_se: float) -> np.ndarray:
+def judge(estimate: Bridge, chains: dict[str, np.ndarray], target_se: float | np.ndarray) -> np.ndarray:
     """The first problem of each row, in words. chains: `ess_min`, `rhat_max` and `missed_mass`."""
     gap = np.abs(estimate.log_z - estimate.log_z_is)
     is_apart = gap > _MOST_DISAGREEMENT * np.hypot(estimate.se, estimate.se_is) + target_se
@@ -170,7 +170,7 @@ def judge(estimate: Bridge, chains: dict[str, np.ndarray], target_se: float) -> 
     is_unseen = estimate.unseen > np.maximum(MOST_UNSEEN, by_chance)
     is_unseen |= estimate.se_is_by_chains > _MOST_SE_BY_CHAINS
     # By its own draws and by those of the chains, and after a search for modes.
-    is_exact = estimate.larger_se_is <= min(target_se, _MOST_SE_OF_EXACT)
+    is_exact = estimate.larger_se_is <= np.minimum(target_se, _MOST_SE_OF_EXACT)
     is_exact &= np.isfinite(chains["missed_mass"])
     most_rhat = np.where(is_exact, MOST_RHAT_OF_WITNESSES, MOST_RHAT)
     least_ess = np.where(is_exact, LEAST_ESS_OF_WITNESSES, LEAST_ESS)

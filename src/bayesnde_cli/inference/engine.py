@@ -121,6 +121,11 @@ class Engine:
             places = np.concatenate([places, np.concatenate(new_places)], axis=1)
         return scores
 
+    def target_se(self, rows: Rows, log_density: np.ndarray) -> np.ndarray:
+        """The error that is good enough for each row: larger where closed-form members have most of the density."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.nan_to_num(self._settings.target_se / rows.model_share(log_density), nan=self._settings.target_se)
+
     def _sample(self, rows: Rows, seed: int, budget: Budget, carried: np.ndarray | None = None) -> Draws:
         """Steps 1 and 2, from places `carried` (rows, n, d) into this attempt as well."""
         target, address, d = Target.from_rows(rows), seed_pair(seed), self._model.latent_dim
@@ -186,7 +191,7 @@ class Engine:
         estimate = bridge(chain_ratios.numpy().reshape(held.shape[:3]), proposal_ratios, n_effective)
         estimate = estimate._replace(se=np.hypot(estimate.se, ROUNDING * np.abs(estimate.log_z)))
         chains = self.diagnostics(draws) | {"missed_mass": draws.missed_mass.astype(np.float64)}
-        verdict = judge(estimate, chains, self._settings.target_se)
+        verdict = judge(estimate, chains, self.target_se(rows, estimate.log_z))
         n_likelihoods = budget.pilot_draws + budget.proposal_draws + held[0, :, :, 0].size
         return {
             "method": np.full(len(rows), BRIDGE, object),

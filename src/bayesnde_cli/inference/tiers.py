@@ -126,12 +126,13 @@ class TieredEngine(Engine):
                 stopping.check()
             index, n_made = np.flatnonzero(is_open), now * n
             estimate = importance.estimate(log_weights[index, :n_made])
-            is_good = self._accept(index, estimate, n_made, IMPORTANCE, scores)
+            target_se = self.target_se(rows.take(index), estimate.log_z)
+            is_good = self._accept(index, estimate, target_se, n_made, IMPORTANCE, scores)
             scores["n_likelihoods"][index] += (now - before) * n
             advance(int(is_good.sum()))
             # More draws help if the error can be trusted, and either the next level will do, or the last one may and
             # there are too few draws for a fit.
-            needed = n_made * (estimate.se / self._settings.target_se) ** 2
+            needed = n_made * (estimate.se / target_se) ** 2
             can_fit = n_made / (1.0 + n_made * estimate.se**2) >= _FIT_PER_LATENT * self._model.latent_dim
             can_help = (needed <= later * n) | ((needed <= most) & ~can_fit)
             is_open[index] = ~is_good & (estimate.pareto_k < MOST_K) & can_help
@@ -163,8 +164,9 @@ class TieredEngine(Engine):
             rest = Weighted(z, log_weights)
             estimate = importance.estimate(log_weights[index])
             estimate = estimate._replace(se=_REFIT_ERROR * estimate.se)
+            target_se = self.target_se(rows.take(index), estimate.log_z)
             # A tail that was too heavy a refit ago may be a mode that the fit has lost since: once more, then.
-            is_good = self._accept(index, estimate, n, REFIT, scores, is_doubtful=was_heavy[index])
+            is_good = self._accept(index, estimate, target_se, n, REFIT, scores, is_doubtful=was_heavy[index])
             was_heavy[index] = estimate.pareto_k >= MOST_K
             scores["n_likelihoods"][index] += n
             is_open[index] = ~is_good
@@ -174,6 +176,7 @@ class TieredEngine(Engine):
         self,
         index: np.ndarray,
         estimate: importance.Estimate,
+        target_se: np.ndarray,
         n: int,
         method: str,
         scores: Scores,
@@ -184,7 +187,6 @@ class TieredEngine(Engine):
 
         Those that are doubtful are never good enough.
         """
-        target_se = self._settings.target_se
         se = np.hypot(estimate.se, ROUNDING * np.abs(estimate.log_z))
         before, se_before = scores["log_density_scaled"][index], scores["mc_se"][index]
         is_apart = np.abs(estimate.log_z - before) > _MOST_APART * np.hypot(se, se_before) + target_se  # False for NaN

@@ -7,8 +7,9 @@ import TensorFlow.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -17,9 +18,10 @@ from bayesnde_cli import stopping
 from bayesnde_cli.formatting import Advance
 from bayesnde_cli.inference.diagnostics import Draws
 from bayesnde_cli.model.backend import seed_pair
+from bayesnde_cli.model.stack import ALONE, Stack
 from bayesnde_cli.rng import bits_at, derive_seed
 from bayesnde_cli.rows import Rows
-from bayesnde_cli.runs.files import read_arrays
+from bayesnde_cli.runs.files import read_arrays, write_arrays
 from bayesnde_cli.runs.layout import RunLayout
 from bayesnde_cli.runs.parquet_files import iter_batches
 from bayesnde_cli.settings.stage_settings import DensitySettings, EvaluateSettings, PosteriorSettings
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from bayesnde_cli.model.likelihood import DecoderLike
     from bayesnde_cli.model.networks import NetworkSpec
 
+# Where the arrays of the stack are in a file of weights.
+_MEMBERS = "members/"
 # Latents of training rows that may serve as start points for other rows.
 _N_KNOWN = 1024
 # Numbers in the widest layer of all images that a CPU decodes together; more would leave its cache. With this size,
@@ -72,8 +76,7 @@ def open_engine(layout: RunLayout, settings: PosteriorSettings, *, is_verbose: b
 
 def open_prior(layout: RunLayout, settings: PosteriorSettings, block_rows: int, *, is_verbose: bool = False) -> "Prior":
     """Draws from the model, for `sample` and `grid`."""
-    model = load_model(layout, settings, is_verbose=is_verbose)
-    return Prior(model.decoder, model.latent_dim, block_rows=block_rows)
+    return load_model(layout, settings, is_verbose=is_verbose).prior(block_rows)
 
 
 def open_model(layout: RunLayout, settings: EvaluateSettings, *, is_verbose: bool = False) -> "Model":
@@ -104,11 +107,12 @@ class LazyEngine:
 
 
 class StoredNetworks(NamedTuple):
-    """Specifications of decoder and encoder, and the arrays of both."""
+    """Specifications of decoder and encoder, the arrays of both, and the stack that the model is a member of."""
 
     decoder: "NetworkSpec"
     encoder: "NetworkSpec"
     weights: dict[str, np.ndarray]
+    stack: Stack = ALONE
 
 
 def read_networks(layout: RunLayout, stage: str) -> StoredNetworks:
@@ -123,8 +127,19 @@ def read_networks(layout: RunLayout, stage: str) -> StoredNetworks:
         image = stored["image"] and tuple(stored["image"])
         return NetworkSpec(**stored | {"heads": tuple(stored["heads"]), "cells": tuple(cells), "image": image})
 
-    weights, facts = read_arrays(layout.weights_file(stage))
-    return StoredNetworks(spec(facts["decoder"]), spec(facts["encoder"]), weights)
+    arrays, facts = read_arrays(layout.weights_file(stage))
+    weights = {name: array for name, array in arrays.items() if not name.startswith(_MEMBERS)}
+    members = {name.removeprefix(_MEMBERS): array for name, array in arrays.items() if name.startswith(_MEMBERS)}
+    stack = Stack.from_arrays(members, facts.get("weights", ALONE.weights))
+    return StoredNetworks(spec(facts["decoder"]), spec(facts["encoder"]), weights, stack)
+
+
+def write_networks(path: Path, networks: StoredNetworks, run_id: str) -> None:
+    """Write the networks of a stage, with the stack that the model is a member of."""
+    members, weights = networks.stack.arrays()
+    facts = {"decoder": asdict(networks.decoder), "encoder": asdict(networks.encoder), "run_id": run_id}
+    arrays = networks.weights | {_MEMBERS + name: array for name, array in members.items()}
+    write_arrays(path, arrays, facts | {"weights": weights})
 
 
 def load_model(
@@ -151,6 +166,7 @@ class Model:
         self._weights = {name: _tensor(array) for name, array in self._networks.weights.items()}
         self.decoder = decoder_of(self._networks.decoder, self._weights)
         self.encoder = encoder_of(self._networks.encoder, self._weights)
+        self.stack = self._networks.stack
 
     @property
     def latent_dim(self) -> int:
@@ -167,9 +183,10 @@ class Model:
 
         assert settings.seed is not None
         spec, decoder = self._networks.decoder, self.decoder
+        blur = (settings.blur or 0.0) * math.sqrt(2.0 * spec.n_out)
         seed = derive_seed(settings.seed, "posterior", "known latents")
         model = FittedModel(
-            decoder=BlurredDecoder(decoder, settings.blur * math.sqrt(2.0 * spec.n_out)) if settings.blur else decoder,
+            decoder=BlurredDecoder(decoder, blur) if blur else decoder,
             latent_dim=spec.n_in,
             encoder=self.encoder,
             n_classes=spec.n_classes,
@@ -182,18 +199,24 @@ class Model:
             from bayesnde_cli.inference.class_screen import ClassScreen
 
             screen = ClassScreen(model)
-        return Opened(TieredEngine(model, settings), self.device, screen)
+        engine = TieredEngine(model, settings)
+        if not self.stack.mixtures:
+            return Opened(engine, self.device, screen)
+        from bayesnde_cli.inference.stacked import StackedEngine, stacked_look
 
-    def decode(self, z: np.ndarray, y: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of every column, (latents, p) each, at latents z (latents, d)."""
-        mean, variance, *_ = self.decoder(_tensor(z), _tensor(y))
-        return mean.numpy(), variance.numpy()
+        stack = self.stack.blur(blur) if blur else self.stack
+        return Opened(StackedEngine(engine, stack), self.device, screen and stacked_look(screen, stack))
+
+    def prior(self, block_rows: int) -> "Prior":
+        """Draws in blocks of one size."""
+        return Prior(self.decoder, self.latent_dim, self.stack, block_rows=block_rows)
 
     def simulate(self, n_rows: int, y: np.ndarray | None, seed: int) -> np.ndarray:
         """Rows of the model, (rows, p) float32."""
         from bayesnde_cli.model.likelihood import draw_rows
 
-        return np.asarray(draw_rows(self.decoder, n_rows, self.latent_dim, seed_pair(seed), y=_tensor(y)))
+        rows = np.asarray(draw_rows(self.decoder, n_rows, self.latent_dim, seed_pair(seed), y=_tensor(y)))
+        return self.stack.mix_rows(rows, y, seed)
 
     @cached_property
     def _score(self) -> Callable[..., Any]:
@@ -203,13 +226,14 @@ class Model:
 
     def log_density(self, x: np.ndarray, y: np.ndarray | None, seed: int) -> np.ndarray:
         """Estimates of log p(x) by importance sampling, (rows,) float64."""
-        return np.asarray(self._score(self._weights, _tensor(x), _tensor(y), _tensor(np.int32(seed % 2**31))))
+        found = np.asarray(self._score(self._weights, _tensor(x), _tensor(y), _tensor(np.int32(seed % 2**31))))
+        return self.stack.add(found, self.stack.log_rest(Rows(x, None, y))) if self.stack.mixtures else found
 
 
 class Prior:
     """Draws from a model in blocks of one size; a block is one compiled call, and its seed is an address."""
 
-    def __init__(self, decoder: "DecoderLike", latent_dim: int, *, block_rows: int) -> None:
+    def __init__(self, decoder: "DecoderLike", latent_dim: int, stack: Stack = ALONE, *, block_rows: int) -> None:
         import tensorflow as tf
 
         from bayesnde_cli.model import backend
@@ -223,6 +247,7 @@ class Prior:
             mean, variance, *_ = decoder(z) if y is None else decoder(z, y)
             return mean, variance
 
+        self._stack = stack
         self._rows = tf.function(rows, jit_compile=True, autograph=False)
         self._moments = tf.function(moments, jit_compile=True, autograph=False)
 
@@ -230,13 +255,13 @@ class Prior:
         """A block of rows x, (rows, p) float32; y (rows, classes) one-hot, for a conditional model."""
         rows = self._rows(seed_pair(seed), _tensor(y)).numpy()
         stopping.check()
-        return rows
+        return self._stack.mix_rows(rows, y, seed)
 
     def moments(self, seed: int, y: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of every column at a block of latents from the prior, (latents, p) float32 each."""
+        """Means and variances of independent columns, whose mixture is the model's density, (block, p) float32 each."""
         mean, variance = self._moments(seed_pair(seed), _tensor(y))
         stopping.check()
-        return mean.numpy(), variance.numpy()
+        return self._stack.mix_moments(mean.numpy(), variance.numpy(), y, seed)
 
 
 def _tensor(array: Any) -> Any:

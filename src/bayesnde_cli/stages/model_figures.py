@@ -136,12 +136,12 @@ def _map_pairs(
     edges = [_cell_edges(column, own, n_cells) for column, own in zip(columns, features.values(), strict=True)]
     scaled = [scale_edges(feature, own) for feature, own in zip(features.values(), edges, strict=True)]
     sums = {(i, j): PairSums(len(edges[i]) - 1, len(edges[j]) - 1) for i, j in combinations(range(len(columns)), 2)}
-    labels = labels_like(y_train, _N_LATENTS)
-    n_latents = _N_LATENTS if labels is None else len(labels)
-    z = generator(seed, "latents").standard_normal((n_latents, model.latent_dim), np.float32)
-    for start in range(0, n_latents, _LATENTS_AT_ONCE):
-        piece = slice(start, start + _LATENTS_AT_ONCE)
-        mean, variance = model.decode(z[piece], None if labels is None else labels[piece])
+    prior, labels = model.prior(_LATENTS_AT_ONCE), labels_like(y_train, _N_LATENTS)
+    if labels is not None:  # all classes in every block
+        labels = labels[np.resize(generator(seed, "labels").permutation(len(labels)), _N_LATENTS)]
+    for block in range(_N_LATENTS // _LATENTS_AT_ONCE):
+        y = None if labels is None else labels[block * _LATENTS_AT_ONCE : (block + 1) * _LATENTS_AT_ONCE]
+        mean, variance = prior.moments(derive_seed(seed, "latents", block), y)
         sd = np.sqrt(variance, dtype=np.float64)
         inside = [
             cell_probability(own[:-1], own[1:], mean[:, at].astype(np.float64), sd[:, at])  # (latents, cells)

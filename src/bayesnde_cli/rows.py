@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bayesnde_cli.rng import bits_at
+from bayesnde_cli.rng import bits_at, generator
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,3 +83,10 @@ class Rows:
         """The fields that are known, except the labels."""
         known = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "labels"}
         return {name: array for name, array in known.items() if array is not None}
+
+
+def some_rows(rows: np.ndarray, most: int, seed: int) -> np.ndarray:
+    """All rows, or `most` of them drawn without replacement, in their order."""
+    if len(rows) <= most:
+        return rows
+    return rows[np.sort(generator(seed, "baseline rows").choice(len(rows), most, replace=False))]

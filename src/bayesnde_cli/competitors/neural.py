@@ -23,9 +23,9 @@ from torch import Tensor
 
 from bayesnde_cli import stopping
 from bayesnde_cli.competitors import PACKAGES
-from bayesnde_cli.competitors.plain import Fit, Fitted, Keeper, KeptState, by_class, some_rows
+from bayesnde_cli.competitors.plain import Fit, Fitted, Keeper, KeptState, by_class
 from bayesnde_cli.rng import derive_seed
-from bayesnde_cli.rows import Rows
+from bayesnde_cli.rows import Rows, some_rows
 
 _LOG_2_PI = math.log(2.0 * math.pi)
 

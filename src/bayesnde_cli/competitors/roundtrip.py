@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from bayesnde_cli import stopping
-from bayesnde_cli.competitors.plain import Fit, Fitted, Keeper, KeptState, some_rows
+from bayesnde_cli.competitors.plain import Fit, Fitted, Keeper, KeptState
 from bayesnde_cli.errors import NumericalFailure
 from bayesnde_cli.inference.proposal import log_t
 from bayesnde_cli.model import backend
@@ -29,7 +29,7 @@ from bayesnde_cli.model.coders import Networks, decoder_of, encoder_of
 from bayesnde_cli.model.layers import Parameters
 from bayesnde_cli.model.likelihood import LOG_TWO_PI, log_prior
 from bayesnde_cli.rng import derive_seed
-from bayesnde_cli.rows import Rows
+from bayesnde_cli.rows import Rows, some_rows
 from bayesnde_cli.settings.stage_settings import WarmstartSettings
 from bayesnde_cli.training.loop import Phase
 from bayesnde_cli.training.recipes import as_tensors, first_weights, fresh_networks, phases_of

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bayesnde_cli import stopping
-from bayesnde_cli.competitors.plain import by_class, gaussian_mixture, some_rows
+from bayesnde_cli.competitors.plain import by_class, gaussian_mixture
 from bayesnde_cli.errors import BadInput, BayesndeError
 from bayesnde_cli.formatting import Report, counted
 from bayesnde_cli.rng import derive_seed
-from bayesnde_cli.rows import Rows
+from bayesnde_cli.rows import Rows, some_rows
 from bayesnde_cli.runs.files import cannot_write, write_json
 from bayesnde_cli.runs.layout import SCHEMA, RunLayout, split_name
 from bayesnde_cli.runs.manifest import Manifest, derive_run_id, is_stage_done, tidy, workplace

@@ -65,7 +65,8 @@ class Stack:
         self, n_rows: int, y: np.ndarray | None, seed: int
     ) -> Iterator[tuple[NormalMixture, np.ndarray, int]]:
         """The rows that do not come from the fitted model: their mixture, positions and seed, class by class."""
-        chosen = generator(seed, "member").choice(len(self.weights), n_rows, p=np.array(list(self.weights.values())))
+        shares = [self.model_weight, *(self.weights[name] for name in self.mixtures)]
+        chosen = generator(seed, "member").choice(len(shares), n_rows, p=shares)
         classes = np.zeros(n_rows, np.int64) if y is None else y.argmax(axis=1)
         for number, (name, mixtures) in enumerate(self.mixtures.items(), 1):
             for own_class, mixture in enumerate(mixtures.mixtures):

@@ -327,6 +327,11 @@ class RefineSettings(TrainingSettings):
     mmd_weight: float = _regularisers(0.0, "Weight of the prior-predictive MMD (posterior and map).", ge=0.0)
     correlation_weight: float = _regularisers(0.0, "Weight of the correlation loss (posterior and map).", ge=0.0)
     log_variance_weight: float = _regularisers(0.0, "Weight of the log-variance penalty (posterior and map).", ge=0.0)
+    members: Literal["auto", "latent"] = _selection(
+        "auto",
+        "Members of the run's density: auto adds a Gaussian mixture and a kernel density, weighted on validation rows "
+        "(tables only); latent is the fitted model alone.",
+    )
 
     def check_combination(self) -> None:
         names = ("mmd_weight", "correlation_weight", "log_variance_weight")

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from bayesnde_cli.formatting import Report
+from bayesnde_cli.model.stack import ALONE, Stack
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.rows import Rows
-from bayesnde_cli.runs.files import write_arrays
 from bayesnde_cli.runs.layout import LATENTS, SCHEMA, WEIGHTS, RunLayout, split_name
 from bayesnde_cli.runs.manifest import (
     FileRecord,
@@ -25,7 +25,7 @@ from bayesnde_cli.runs.manifest import (
 )
 from bayesnde_cli.runs.parquet_files import Stamp, read_table, write_table
 from bayesnde_cli.settings.stage_settings import RefineSettings, TrainingSettings, WarmstartSettings
-from bayesnde_cli.stages.loading import read_networks
+from bayesnde_cli.stages.loading import StoredNetworks, read_networks, write_networks
 from bayesnde_cli.tables.columns import N_LEVELS
 from bayesnde_cli.tables.model_rows import ROWS_SCHEMA, raw_fields, read_schema, read_split, stored_values
 
@@ -50,6 +50,7 @@ class Trained:
     selected_by: str
     validation_log_density: float
     validation_se: float
+    members: dict[str, float]  # weights in the run's density
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -60,6 +61,8 @@ class Trained:
             f"{self.folder}: {position} chosen, validation log-density {self.validation_log_density:.4f} "
             f"± {2 * self.validation_se:.4f} (units of the file, ± 2 standard errors)"
         )
+        if len(self.members) > 1:
+            text += f"; weights: {', '.join(f'{name} {weight:.2f}' for name, weight in self.members.items())}"
         return f"{text} (up to date)" if self.is_up_to_date else text
 
 
@@ -120,7 +123,7 @@ def _run(
             inputs=inputs,
             run_id=run_id,
             device=device,
-            result={"chosen": chosen},
+            result={"chosen": chosen, "members": dict(fitted.stack.weights)},
         )
         forget_checkpoint(layout, stage)
     return _summarise(layout, manifest, is_up_to_date=False)
@@ -137,6 +140,7 @@ def _summarise(layout: RunLayout, manifest: Manifest, *, is_up_to_date: bool) ->
         selected_by=manifest.config["select"],
         validation_log_density=chosen["marginal"],
         validation_se=chosen["marginal_se"],
+        members=manifest.result["members"],
     )
 
 
@@ -189,6 +193,7 @@ class _Fitted(NamedTuple):
     progress: "Progress"
     chosen: int  # index of the selected validation check
     rows: Rows  # of training
+    stack: Stack
 
 
 def _fit(layout: RunLayout, config: TrainingSettings, checkpoints: "Checkpoints", report: Report) -> _Fitted:
@@ -208,16 +213,24 @@ def _fit(layout: RunLayout, config: TrainingSettings, checkpoints: "Checkpoints"
     values = read_noisy_values(layout, train, seed)
     networks, weights = _read_model(layout, config, train, values)
     x, y = recipes.as_tensors(train)
+    check = selection_module.ValidationCheck(config, networks, read_split(layout, "validation"))
     training = Training(
         config,
         recipes.phases_of(config, networks, train),
         rows_of=lambda epoch: (x if values is None or epoch is None else values.x(epoch), y),
-        check=selection_module.ValidationCheck(config, networks, read_split(layout, "validation")),
+        check=check,
         seed=tf.constant(seed % 2**31, tf.int32),
     )
     progress = training.run(weights, checkpoints, report)
     chosen = selection_module.best_check(progress.checks, config.select)
-    return _Fitted(config, networks, checkpoints.weights(chosen), progress, chosen, train)
+    best, stack = checkpoints.weights(chosen), ALONE
+    if isinstance(config, RefineSettings) and config.members == "auto" and networks.decoder.image is None:
+        from bayesnde_cli.training.members import fit_stack
+
+        report.note("fitting the other members: a Gaussian mixture and a kernel density")
+        some, log_density = check.log_density({name: tf.constant(array) for name, array in best.items()})
+        stack = fit_stack(train, some, log_density, derive_seed(config.seed, "members"))
+    return _Fitted(config, networks, best, progress, chosen, train, stack)
 
 
 # Writing: the selected weights, the history, the validation checks, and the latents.
@@ -240,8 +253,8 @@ def _write(folder: Path, layout: RunLayout, fitted: _Fitted, *, run_id: str) -> 
         tables[LATENTS] = ("latents", _latents(fitted))
     for name, (schema_name, table) in tables.items():
         write_table(folder / name, table, Stamp(schema_name, run_id))
-    facts = {"decoder": asdict(fitted.networks.decoder), "encoder": asdict(fitted.networks.encoder), "run_id": run_id}
-    write_arrays(folder / WEIGHTS, fitted.weights, facts)
+    networks = StoredNetworks(fitted.networks.decoder, fitted.networks.encoder, fitted.weights, fitted.stack)
+    write_networks(folder / WEIGHTS, networks, run_id)
     return [*tables, WEIGHTS]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from bayesnde_cli import stopping
 from bayesnde_cli.model.normal_mixtures import ClassMixtures, NormalMixture, log_sum_exp, squared_distances
+from bayesnde_cli.model.stack import MODEL, Stack
 from bayesnde_cli.rng import derive_seed, generator
 from bayesnde_cli.rows import Rows, some_rows
 
@@ -280,3 +281,18 @@ def responsibilities(log_weights: np.ndarray, log_densities: np.ndarray) -> np.n
 
 def _log_joint(log_weights: np.ndarray, log_densities: np.ndarray) -> np.ndarray:
     return log_weights[:, None] + np.where(np.isnan(log_densities), -np.inf, log_densities)
+
+
+def fit_stack(train: Rows, validation: Rows, log_density: np.ndarray, seed: int) -> Stack:
+    """A stack of the fitted model, which has this log-density at the validation rows, and of the members above.
+
+    The fitted model stays, with the least weight, even if the others are better at nearly all rows.
+    """
+    fits: dict[str, MixtureFit] = {"Gaussian mixture": fit_gaussian_mixture, "kernel density": fit_kernels}
+    mixtures = {name: fit_classes(fit, train, validation, derive_seed(seed, name))[0] for name, fit in fits.items()}
+    log_densities = np.array([log_density, *(own.log_density(validation) for own in mixtures.values())])
+    weights = np.exp(stack_weights(log_densities))
+    weights[0] = max(weights[0], LEAST_WEIGHT)
+    named = dict(zip((MODEL, *mixtures), (weights / weights.sum()).tolist(), strict=True))
+    kept = {name: weight for name, weight in named.items() if weight > 0.0}
+    return Stack(kept, {name: own for name, own in mixtures.items() if name in kept})

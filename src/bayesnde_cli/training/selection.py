@@ -36,12 +36,12 @@ class ValidationCheck:
 
     def __call__(self, weights: Parameters) -> dict[str, float | None]:
         """Log-densities in the units of the file and diagnostics in the model's space; None if not finite."""
-        rows, seed = self._rows, tf.constant(self._seed % 2**31, tf.int32)
+        rows, seed = self._rows, self._seed_tensor
         x, y, generated_y = (
             None if part is None else tf.constant(part) for part in (rows.x, rows.y, self._generated_y)
         )
         decoder = decoder_of(self._networks.decoder, weights)
-        marginal = self._score(weights, x, y, seed).numpy() + rows.log_jacobian
+        marginal = self.log_density(weights)[1] + rows.log_jacobian
         z = encoder_of(self._networks.encoder, weights)(x, y).mean
         plug_in = log_likelihood(x, *decoder(z, y), dtype=tf.float64).numpy() + rows.log_jacobian
         address, d = tf.stack([seed, -2]), self._networks.decoder.n_in
@@ -54,6 +54,16 @@ class ValidationCheck:
             **diagnostics,
         }
         return {name: float(value) if np.isfinite(value) else None for name, value in figures.items()}
+
+
+    def log_density(self, weights: Parameters) -> tuple[Rows, np.ndarray]:
+        """The validation rows of the check, and their estimated log-densities in the model's space, (rows,)."""
+        x, y = (None if part is None else tf.constant(part) for part in (self._rows.x, self._rows.y))
+        return self._rows, self._score(weights, x, y, self._seed_tensor).numpy()
+
+    @property
+    def _seed_tensor(self) -> tf.Tensor:
+        return tf.constant(self._seed % 2**31, tf.int32)
 
 
 def rank_checks(checks: Sequence[Mapping[str, Any]]) -> list[float]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from bayesnde_cli.inference.class_screen import FirstFigures, FirstLook
 from bayesnde_cli.inference.diagnostics import Draws
-from bayesnde_cli.inference.engine import Engine, Scores
+from bayesnde_cli.inference.engine import Scores
 from bayesnde_cli.inference.tiers import TieredEngine
 from bayesnde_cli.model.stack import Stack
 from bayesnde_cli.rows import Rows

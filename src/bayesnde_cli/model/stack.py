@@ -61,9 +61,7 @@ class Stack:
             mean[index], variance[index] = mixture.moments(len(index), address)
         return mean, variance
 
-    def _choose(
-        self, n_rows: int, y: np.ndarray | None, seed: int
-    ) -> Iterator[tuple[NormalMixture, np.ndarray, int]]:
+    def _choose(self, n_rows: int, y: np.ndarray | None, seed: int) -> Iterator[tuple[NormalMixture, np.ndarray, int]]:
         """The rows that do not come from the fitted model: their mixture, positions and seed, class by class."""
         shares = [self.model_weight, *(self.weights[name] for name in self.mixtures)]
         chosen = generator(seed, "member").choice(len(shares), n_rows, p=shares)

@@ -92,12 +92,20 @@ class RunLayout:
     def latents_file(self) -> Path:
         return self.stage_dir("refine") / LATENTS
 
+    def recipe_file(self) -> Path:
+        """The recipes that `warmstart` tried."""
+        return self.stage_dir("warmstart") / "recipe.parquet"
+
     def checkpoint_dir(self, stage: str) -> Path:
         return self.stage_dir(stage) / "checkpoint"
 
     def checkpoint_file(self, stage: str) -> Path:
         """The state from which a training stage resumes."""
         return self.checkpoint_dir(stage) / "state.npz"
+
+    def choice_file(self, stage: str) -> Path:
+        """The recipes that were tried, until the stage is complete."""
+        return self.checkpoint_dir(stage) / "choice.json"
 
     def check_file(self, stage: str, check: int) -> Path:
         """The weights at a validation check."""

@@ -365,6 +365,7 @@ def forget_checkpoint(layout: RunLayout, stage: str) -> None:
     """Remove the checkpoint of a stage; the state goes first, as it names the other files."""
     with contextlib.suppress(OSError):
         layout.checkpoint_file(stage).unlink(missing_ok=True)
+        layout.choice_file(stage).unlink(missing_ok=True)
         for path in layout.checkpoint_dir(stage).glob("check-*.npz"):
             path.unlink(missing_ok=True)
 

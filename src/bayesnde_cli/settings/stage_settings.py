@@ -120,26 +120,38 @@ class PrepareSettings(StageSettings):
             )
 
 
-# Default length of training: the epochs that come to this number of steps, within these limits. Up to ten columns
-# networks are small and refinement takes twice the steps: on the involute that gained .002 nats and still took minutes.
-TYPICAL_STEPS, SMALL_REFINE_STEPS = 6000, 12000
-FEWEST_EPOCHS, MOST_EPOCHS, MOST_SMALL_REFINE_EPOCHS = 30, 400, 250
+# Default length of training, in optimizer steps. The warm start only has to come near. The refinement of a table goes
+# in cycles, each twice as long as the one before, as long as a cycle gains enough.
+WARMSTART_STEPS, FIRST_CYCLE_STEPS, MOST_CYCLES = 1500, 1000, 8
+# What a cycle must gain for the next one, in nats: this over the number of training rows, but no less and no more than
+# these limits. Less than that is lost in what a fit to so many rows does not know.
+CYCLE_GAIN_ROWS, CYCLE_GAIN_LIMITS = 120.0, (0.005, 0.05)
+# Images, and the paper's objectives: these steps, within these epochs.
+LONG_STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 6000, 30, 400
 # A step on images takes seconds: their refinement is limited to about half an hour on two cores.
 IMAGE_REFINE_STEPS = 500
 
-# Defaults that depend on the data. Large networks memorise few rows: on Vehicle (684 rows) small ones gained 0.7 to 1
-# nat on validation rows. Images have the paper's networks, and decoding one takes a thousand times as long as decoding
-# a row of a table.
+# Recipes of tables, from the cheapest to the most expensive. Large networks memorise few rows: on Vehicle (684 rows)
+# small ones gained 0.7 to 1 nat on validation rows; on other tables of that size large ones did. So `warmstart` tries
+# them. Where nothing is tried, the number of training rows decides between the first two.
+RECIPES: dict[str, dict[str, Any]] = {
+    "small": {"width": 128, "depth": 2, "weight_decay": 0.1},
+    "medium": {"width": 256, "depth": 2, "weight_decay": 0.0},
+    "large": {"width": 256, "depth": 4, "weight_decay": 0.0},
+}
 SMALL_TABLE_ROWS = 2000
+
+# Defaults that depend on the data. Images have the paper's networks, and decoding one takes a thousand times as long as
+# decoding a row of a table.
 _SCORING: dict[str, Any] = {"block_rows": 256, "pilot_draws": 2000, "proposal_draws": 10_000, "importance_draws": 256}
-_TABLE: dict[str, Any] = {"validation_rows": 1024, "generated_rows": 5000, **_SCORING}
-SMALL_TABLE: dict[str, Any] = {**_TABLE, "width": 128, "depth": 2, "weight_decay": 0.1}
-LARGE_TABLE: dict[str, Any] = {**_TABLE, "width": 256, "depth": 5, "weight_decay": 0.0}
+TABLE: dict[str, Any] = {"validation_rows": 1024, "generated_rows": 5000, "checks": 5, **_SCORING}
 IMAGES: dict[str, Any] = {
     **{"validation_rows": 128, "generated_rows": 1000, "block_rows": 8, "pilot_draws": 500, "proposal_draws": 2000},
-    "importance_draws": 256,
+    **{"importance_draws": 256, "checks": 20, "learning_rate": 1e-3},
     **{"width": 32, "depth": 3, "weight_decay": 0.0, "latent_dim": 10},
 }
+# Learning rates of tables by objective; of all others, of the paper's, and of images, the last one.
+LEARNING_RATES = {"elbo": 2e-3, "importance": 3e-3, "others": 1e-3}
 
 # Largest number of image classes that get a latent map each by default: the weights grow with it.
 MOST_MAPPED_CLASSES = 100
@@ -148,12 +160,12 @@ Schedule = Literal["constant", "decay", "cosine"]
 _SCHEDULE_HELP = "Learning-rate schedule: constant; decay is (1 + epoch/10)^-0.6; cosine falls to 0 at the end{}."
 
 
-def _by_size(name: str) -> str:
-    return f"{LARGE_TABLE[name]}; below {SMALL_TABLE_ROWS:,} training rows: {SMALL_TABLE[name]}"
+def _by_recipe(name: str) -> str:
+    return "by --recipe: " + ", ".join(f"{own[name]} {recipe}" for recipe, own in RECIPES.items())
 
 
 def _by_kind(name: str) -> str:
-    return f"{LARGE_TABLE[name]:,}; images: {IMAGES[name]:,}"
+    return f"{TABLE[name]:,}; images: {IMAGES[name]:,}"
 
 
 class ComputedSettings(StageSettings):
@@ -167,10 +179,9 @@ class ComputedSettings(StageSettings):
         self: SettingsT, n_rows: int = SMALL_TABLE_ROWS, *, are_images: bool = False, n_classes: int = 0
     ) -> SettingsT:
         """The settings with the defaults that depend on the data filled in; scoring ignores the number of rows."""
-        defaults = IMAGES if are_images else SMALL_TABLE if n_rows < SMALL_TABLE_ROWS else LARGE_TABLE
         if are_images:
-            defaults = defaults | {"class_maps": 0 < n_classes <= MOST_MAPPED_CLASSES}
-        return self.fill_in(defaults)
+            return self.fill_in(IMAGES | {"class_maps": 0 < n_classes <= MOST_MAPPED_CLASSES})
+        return self.fill_in(TABLE | RECIPES["small" if n_rows < SMALL_TABLE_ROWS else "medium"])
 
 
 class TrainingSettings(ComputedSettings):
@@ -186,14 +197,19 @@ class TrainingSettings(ComputedSettings):
         None,
         "Largest number of optimizer steps, rounded up to whole epochs.",
         ge=1,
-        default_text=f"{TYPICAL_STEPS:,} within {FEWEST_EPOCHS} to {MOST_EPOCHS} epochs; refine up to 10 columns: "
-        f"{SMALL_REFINE_STEPS:,} within {FEWEST_EPOCHS} to {MOST_SMALL_REFINE_EPOCHS} epochs; refine of images: "
+        default_text=f"warmstart {WARMSTART_STEPS:,}; refine {FIRST_CYCLE_STEPS:,}, then again and again twice as many "
+        f"while that gains enough; other objectives and images {LONG_STEPS:,}, refine of images "
         f"{IMAGE_REFINE_STEPS}",
     )
-    learning_rate: float = _training(1e-3, "Learning rate of Adam.", ge=0.0)
+    learning_rate: float | None = _training(
+        None,
+        "Learning rate of Adam.",
+        ge=0.0,
+        default_text=", ".join(f"{name} {rate:g}" for name, rate in LEARNING_RATES.items()),
+    )
     schedule: Schedule = _training("constant", _SCHEDULE_HELP.format(" (not for egm)"))
     weight_decay: float | None = _training(
-        None, "Weight decay of AdamW; 0 is plain Adam (not for egm).", ge=0.0, default_text=_by_size("weight_decay")
+        None, "Weight decay of AdamW; 0 is plain Adam (not for egm).", ge=0.0, default_text=_by_recipe("weight_decay")
     )
     batch_rows: int = _training(256, "Rows in a batch.", ge=1)
     fresh_noise: bool = _training(True, "Draw new dequantisation noise in every epoch (elbo and importance on tables).")
@@ -205,7 +221,12 @@ class TrainingSettings(ComputedSettings):
         "Criterion that selects a checkpoint on validation rows: marginal is the estimated log-density, plug-in is "
         "log p(x | z) at the encoder's z, rank is the paper's mean percentile rank of eight diagnostics.",
     )
-    checks: int = _selection(20, "Validation checks, evenly spaced over the training.", ge=1)
+    checks: int | None = _selection(
+        None,
+        "Validation checks, evenly spaced over the training, or over each of its cycles.",
+        ge=1,
+        default_text=_by_kind("checks"),
+    )
     patience: int = _selection(
         6, "Stop after this many validation checks without improvement; 0 never stops, nor does --select rank.", ge=0
     )
@@ -229,11 +250,16 @@ class WarmstartSettings(TrainingSettings):
 
     stage: ClassVar[str] = "warmstart"
 
+    recipe: Literal["auto", "small", "medium", "large"] = _model(
+        "auto",
+        "Width, depth and weight decay of a table's networks: auto tries all in short runs and chooses by held-out "
+        "rows; what is given by hand is not tried.",
+    )
     objective: Literal["elbo", "egm", "both"] = _training(
         "elbo", "Objective: the evidence lower bound, the paper's adversarial warm start (egm), or egm and then elbo."
     )
     column_steps: int = _training(
-        2000,
+        1000,
         "Steps before elbo that fit each column with its own latent; 0 skips them, as do other latent dimensions.",
         ge=0,
     )
@@ -260,13 +286,13 @@ class WarmstartSettings(TrainingSettings):
         None,
         "Width of the networks; for images, the number of channels.",
         ge=1,
-        default_text=f"{_by_size('width')}; images: {IMAGES['width']}",
+        default_text=f"{_by_recipe('width')}; images {IMAGES['width']}",
     )
     depth: int | None = _model(
         None,
         "Hidden layers, or residual blocks beyond 10 features (fixed for images).",
         ge=1,
-        default_text=_by_size("depth"),
+        default_text=_by_recipe("depth"),
     )
     activation: Literal["leaky_relu", "elu", "silu", "tanh"] = _model("leaky_relu", "Activation of the networks.")
     egm_steps: int = _egm(6000, "Steps of egm, each of both discriminators and of generator and encoder.", ge=1)
@@ -291,6 +317,22 @@ class WarmstartSettings(TrainingSettings):
                 found=f"found: all {len(weights)} weights are 0",
                 hint="give one of them a weight, or choose --objective elbo",
             )
+
+    def with_defaults(
+        self, n_rows: int = SMALL_TABLE_ROWS, *, are_images: bool = False, n_classes: int = 0
+    ) -> "WarmstartSettings":
+        settings = self if are_images else self.fill_in(RECIPES.get(self.recipe, {}))
+        settings = super(WarmstartSettings, settings).with_defaults(n_rows, are_images=are_images, n_classes=n_classes)
+        return settings.fill_in({"learning_rate": LEARNING_RATES["elbo" if self.objective == "elbo" else "others"]})
+
+    def candidates(self, *, are_images: bool) -> "dict[str, WarmstartSettings]":
+        """The settings to try by the names of their recipes; a single one if there is no choice."""
+        if are_images or self.recipe != "auto" or self.objective != "elbo":
+            return {self.recipe: self}
+        found: dict[WarmstartSettings, str] = {}
+        for name, recipe in RECIPES.items():
+            found.setdefault(self.fill_in(recipe), name)
+        return {name: settings for settings, name in found.items()}
 
     def check_data(self, n_classes: int, *, are_images: bool) -> None:
         """Raise `BadConfig` for settings that do not apply to these rows."""
@@ -332,6 +374,12 @@ class RefineSettings(TrainingSettings):
         "Members of the run's density: auto adds a Gaussian mixture and a kernel density, weighted on validation rows "
         "(tables only); latent is the fitted model alone.",
     )
+
+    def with_defaults(
+        self, n_rows: int = SMALL_TABLE_ROWS, *, are_images: bool = False, n_classes: int = 0
+    ) -> "RefineSettings":
+        settings = super().with_defaults(n_rows, are_images=are_images, n_classes=n_classes)
+        return settings.fill_in({"learning_rate": LEARNING_RATES.get(self.latent_update, LEARNING_RATES["others"])})
 
     def check_combination(self) -> None:
         names = ("mmd_weight", "correlation_weight", "log_variance_weight")

@@ -99,6 +99,8 @@ def _run(
     }
     hashes = {name: entry["sha256"] for name, entry in inputs.items()}
     identity = {"settings": config.identity(), "inputs": hashes}
+    if isinstance(config, RefineSettings):  # the weight decay of the recipe, unless another one is given
+        config = config.fill_in({"weight_decay": upstream["warmstart"].config["weight_decay"]})
     if not is_restart and is_stage_done(layout, stage, identity):
         tidy(layout, stage)
         forget_leftover(layout, stage, identity)
@@ -147,8 +149,13 @@ def _summarise(layout: RunLayout, manifest: Manifest, *, is_up_to_date: bool) ->
 # Reading: the prepared rows, and the weights of the warm start.
 
 
-def read_noisy_values(layout: RunLayout, rows: Rows, seed: int) -> "NoisyValues | None":
-    """The values of the training rows, to draw their noise anew; None for images and if no column has noise."""
+def read_noisy_values(
+    layout: RunLayout, rows: Rows, seed: int, index: np.ndarray | None = None
+) -> "NoisyValues | None":
+    """The values of the training rows, or of those at some positions, to draw their noise anew.
+
+    None for images and if no column has noise.
+    """
     from bayesnde_cli.training.recipes import NoisyValues
 
     schema = read_schema(layout)
@@ -156,7 +163,7 @@ def read_noisy_values(layout: RunLayout, rows: Rows, seed: int) -> "NoisyValues 
         return None
     columns = ["row_id", *(field.name for field in raw_fields(schema))]
     table = read_table(layout.split_file("train"), ROWS_SCHEMA, columns)
-    return NoisyValues(schema, stored_values(table, schema), rows, seed)
+    return NoisyValues(schema, stored_values(table if index is None else table.take(index), schema), rows, seed)
 
 
 def _read_model(
@@ -194,6 +201,7 @@ class _Fitted(NamedTuple):
     chosen: int  # index of the selected validation check
     rows: Rows  # of training
     stack: Stack
+    tried: list[dict[str, Any]]  # recipes
 
 
 def _fit(layout: RunLayout, config: TrainingSettings, checkpoints: "Checkpoints", report: Report) -> _Fitted:
@@ -204,16 +212,23 @@ def _fit(layout: RunLayout, config: TrainingSettings, checkpoints: "Checkpoints"
     from bayesnde_cli.training import selection as selection_module
     from bayesnde_cli.training.loop import Training
 
-    train = read_split(layout, "train")
-    config = config.with_defaults(
-        len(train), are_images=read_schema(layout).image is not None, n_classes=train.n_classes
-    )
+    train, validation = read_split(layout, "train"), read_split(layout, "validation")
+    are_images = read_schema(layout).image is not None
     assert config.seed is not None
-    seed = derive_seed(config.seed, config.stage)
+    seed, tried = derive_seed(config.seed, config.stage), []
+    if isinstance(config, WarmstartSettings):
+        candidates = config.candidates(are_images=are_images)
+        if len(candidates) > 1:
+            from bayesnde_cli.training.search import chosen_recipe
+
+            tried = checkpoints.choose_once(lambda: _try_recipes(layout, candidates, train, validation, seed, report))
+            report.note(f"recipe {chosen_recipe(tried)} chosen of {', '.join(candidates)}")
+            config = candidates[chosen_recipe(tried)]
+    config = config.with_defaults(len(train), are_images=are_images, n_classes=train.n_classes)
     values = read_noisy_values(layout, train, seed)
     networks, weights = _read_model(layout, config, train, values)
     x, y = recipes.as_tensors(train)
-    check = selection_module.ValidationCheck(config, networks, read_split(layout, "validation"))
+    check = selection_module.ValidationCheck(config, networks, validation)
     training = Training(
         config,
         recipes.phases_of(config, networks, train),
@@ -229,8 +244,34 @@ def _fit(layout: RunLayout, config: TrainingSettings, checkpoints: "Checkpoints"
 
         report.note("fitting the other members: a Gaussian mixture and a kernel density")
         some, log_density = check.log_density({name: tf.constant(array) for name, array in best.items()})
-        stack = fit_stack(train, some, log_density, derive_seed(config.seed, "members"))
-    return _Fitted(config, networks, best, progress, chosen, train, stack)
+        stack = fit_stack(train, some, log_density, derive_seed(seed, "members"))
+    return _Fitted(config, networks, best, progress, chosen, train, stack, tried)
+
+
+def _try_recipes(
+    layout: RunLayout,
+    candidates: Mapping[str, WarmstartSettings],
+    train: Rows,
+    validation: Rows,
+    seed: int,
+    report: Report,
+) -> list[dict[str, Any]]:
+    """Try recipes in short runs; rows of a table, one of which is chosen."""
+    from bayesnde_cli.training import search
+    from bayesnde_cli.training.recipes import as_tensors
+
+    index, held_out = search.hold_out(train, validation, derive_seed(seed, "recipe"))
+    rows = train.take(index)
+    values = read_noisy_values(layout, rows, seed, index)
+    x, y = as_tensors(rows)
+    tried = []
+    for name, settings in candidates.items():
+        complete = settings.with_defaults(len(train), n_classes=train.n_classes)
+        networks, weights = _read_model(layout, complete, rows, values)
+        tried.append(search.Candidate(name, complete, networks, weights))
+    return search.choose(
+        tried, rows, held_out, lambda epoch: (x if values is None or epoch is None else values.x(epoch), y), report
+    )
 
 
 # Writing: the selected weights, the history, the validation checks, and the latents.
@@ -251,6 +292,8 @@ def _write(folder: Path, layout: RunLayout, fitted: _Fitted, *, run_id: str) -> 
     }
     if stage == "refine":
         tables[LATENTS] = ("latents", _latents(fitted))
+    if fitted.tried:
+        tables[layout.recipe_file().name] = ("recipe", pa.Table.from_pylist(fitted.tried))
     for name, (schema_name, table) in tables.items():
         write_table(folder / name, table, Stamp(schema_name, run_id))
     networks = StoredNetworks(fitted.networks.decoder, fitted.networks.encoder, fitted.weights, fitted.stack)

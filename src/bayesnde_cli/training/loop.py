@@ -17,7 +17,7 @@ from bayesnde_cli import stopping
 from bayesnde_cli.errors import BadArtifact, MissingArtifact, NumericalFailure, SettingsDiffer, Stopped
 from bayesnde_cli.formatting import Report
 from bayesnde_cli.model.layers import Parameters, global_norm
-from bayesnde_cli.runs.files import read_arrays, sweep, write_arrays
+from bayesnde_cli.runs.files import FORMAT_VERSION, read_arrays, read_object, sweep, write_arrays, write_json
 from bayesnde_cli.runs.layout import RunLayout
 from bayesnde_cli.runs.manifest import compare, forget_checkpoint, settings_differ
 from bayesnde_cli.settings.stage_settings import TrainingSettings
@@ -73,16 +73,19 @@ class Phase:
     data: Data = None  # what its rounds read instead of the rows
     n_settling: int = 0  # rounds in which a validation check without improvement does not count
     n_checks: int | None = None  # None: as in the settings
+    first_epoch: int = 0  # where its random numbers begin: those of a longer phase follow those of the shorter one
+    like: "Phase | None" = None  # a shorter phase, whose compiled round it shares
+    least_gain: float | None = None  # in nats, of the phase before; with less, training ends there
     has_fresh_noise: bool = False  # every epoch sees the rows with its own dequantisation noise
 
     @cached_property
     def run(self) -> RunRound:
         """One round, compiled at its first call."""
-        return compile_round(self.objective, self.pace.steps_per_round)
+        return self.like.run if self.like else compile_round(self.objective, self.pace.steps_per_round)
 
-    def is_check_due(self, n_rounds: int, n_checks: int) -> bool:
+    def is_check_due(self, n_rounds: int, n_checks: int | None) -> bool:
         """Whether a validation check follows this round: `n_checks` are evenly spaced, the last one at the end."""
-        n_checks = min(self.n_checks or n_checks, self.pace.n_rounds)
+        n_checks = min(self.n_checks or n_checks or 1, self.pace.n_rounds)
         return n_rounds * n_checks // self.pace.n_rounds > (n_rounds - 1) * n_checks // self.pace.n_rounds
 
     def position(self, n_rounds: int) -> dict[str, Any]:
@@ -121,48 +124,84 @@ class Training:
 
     def run(self, weights: Parameters, checkpoints: "Checkpoints", report: Report) -> Progress:
         """Train every phase from `weights`, or resume from the last checkpoint."""
-        rounds = [phase.pace.n_rounds for phase in self.phases]
         progress = checkpoints.read(lambda index: self._start(index, weights))
         if progress is None:
             progress = Progress(0, 0, self._settle(0, weights))
         else:
             report.note(f"resuming after {self.phases[progress.phase].describe(progress.n_rounds)}")
         try:
-            with report.progress(self.settings.stage, sum(rounds), "rounds") as advance:
-                advance(sum(rounds[: progress.phase]) + progress.n_rounds)
-                while True:
-                    stopping.check()
-                    phase = self.phases[progress.phase]
-                    if self._is_check_due(progress):
-                        average = progress.state.average
-                        figures = self.check(average)
-                        progress.checks.append(phase.position(progress.n_rounds) | figures)
-                        checkpoints.write_weights(len(progress.checks) - 1, average)
-                        checkpoints.write(progress)
-                        checkpoints.forget(progress.checks)
-                        report.note(_describe_check(phase, progress))
-                    if not self._is_phase_over(progress):
-                        data = self._data(phase, progress.n_rounds)
-                        state, losses = phase.run(progress.state, data, self.seed)
-                        record = _read_losses(losses, phase, progress.n_rounds)
-                        progress.state, progress.n_rounds = state, progress.n_rounds + 1
-                        progress.history.append(phase.position(progress.n_rounds) | record)
-                        advance(1)
-                    elif progress.phase + 1 < len(self.phases):
-                        best = checkpoints.weights(best_check(progress.checks, self.settings.select))
-                        state = self._settle(progress.phase + 1, {name: tf.constant(best[name]) for name in best})
-                        progress.phase, progress.n_rounds, progress.state = progress.phase + 1, 0, state
-                    else:
-                        return progress
+            is_over = False
+            while not is_over:
+                is_over = self._run_phases(progress, checkpoints, report)
+            return progress
         except Stopped:
             checkpoints.write(progress)
             raise
+
+    def _run_phases(self, progress: Progress, checkpoints: "Checkpoints", report: Report) -> bool:
+        """Train up to the next phase whose need depends on the one before; whether training is over."""
+        first = last = progress.phase
+        while first > 0 and self.phases[first].least_gain is None:
+            first -= 1
+        while last + 1 < len(self.phases) and self.phases[last + 1].least_gain is None:
+            last += 1
+        rounds = [phase.pace.n_rounds for phase in self.phases]
+        label = self.settings.stage if first == 0 else f"{self.settings.stage}, cycle {first + 1}"
+        with report.progress(label, sum(rounds[first : last + 1]), "rounds") as advance:
+            advance(sum(rounds[first : progress.phase]) + progress.n_rounds)
+            while True:
+                stopping.check()
+                phase = self.phases[progress.phase]
+                if self._is_check_due(progress):
+                    average = progress.state.average
+                    figures = self.check(average)
+                    progress.checks.append(phase.position(progress.n_rounds) | figures)
+                    checkpoints.write_weights(len(progress.checks) - 1, average)
+                    checkpoints.write(progress)
+                    checkpoints.forget(progress.checks)
+                    report.note(_describe_check(phase, progress))
+                if not self._is_phase_over(progress):
+                    data = self._data(phase, progress.n_rounds)
+                    state, losses = phase.run(progress.state, data, self.seed + phase.first_epoch)
+                    record = read_losses(losses, phase, progress.n_rounds)
+                    progress.state, progress.n_rounds = state, progress.n_rounds + 1
+                    progress.history.append(phase.position(progress.n_rounds) | record)
+                    advance(1)
+                elif self._is_next_needed(progress):
+                    best = checkpoints.weights(best_check(progress.checks, self.settings.select))
+                    state = self._settle(progress.phase + 1, {name: tf.constant(best[name]) for name in best})
+                    progress.phase, progress.n_rounds, progress.state = progress.phase + 1, 0, state
+                    if progress.phase > last:
+                        return False
+                else:
+                    return True
+
+    def _is_next_needed(self, progress: Progress) -> bool:
+        """Whether there is another phase, and the last one gained enough for it."""
+        if progress.phase + 1 == len(self.phases):
+            return False
+        least_gain = self.phases[progress.phase + 1].least_gain
+        if least_gain is None:
+            return True
+        name = self.phases[progress.phase].name
+        own, before = (
+            [
+                check["marginal"]
+                for check in progress.checks
+                if (check["phase"] == name and check["round"] > 0) is is_own
+            ]
+            for is_own in (True, False)
+        )
+        known = [[figure for figure in figures if figure is not None] for figures in (own, before)]
+        return max(known[0], default=-math.inf) > max(known[1], default=-math.inf) + least_gain
 
     def _data(self, phase: Phase, n_rounds: int) -> Data:
         """What the next round of a phase reads."""
         if phase.data is not None:
             return phase.data
-        return self.rows_of(n_rounds // (phase.pace.rounds_per_epoch or 1) if phase.has_fresh_noise else None)
+        if not phase.has_fresh_noise:
+            return self.rows_of(None)
+        return self.rows_of(phase.first_epoch + n_rounds // (phase.pace.rounds_per_epoch or 1))
 
     def _start(self, index: int, weights: Parameters) -> State:
         return self.phases[index].objective.start(weights, self.rows_of(None))
@@ -177,7 +216,8 @@ class Training:
         if last and (last[0]["phase"], last[0]["round"]) == (phase.name, progress.n_rounds):
             return False
         if progress.n_rounds == 0:
-            return self.settings.stage == "refine"  # the weights of the warm start are a candidate, too
+            # The weights of the warm start are a candidate, too.
+            return self.settings.stage == "refine" and progress.phase == 0
         return phase.is_check_due(progress.n_rounds, self.settings.checks)
 
     def _is_phase_over(self, progress: Progress) -> bool:
@@ -187,7 +227,7 @@ class Training:
         return progress.n_rounds >= phase.pace.n_rounds or 0 < self.settings.patience <= misses
 
 
-def _read_losses(losses: Losses, phase: Phase, n_rounds: int) -> dict[str, float]:
+def read_losses(losses: Losses, phase: Phase, n_rounds: int) -> dict[str, float]:
     """The losses of a round as numbers; `NumericalFailure` if one is not finite."""
     terms = {name: float(value) for name, value in losses.items()}
     bad_step = int(terms.pop("first_bad_step"))
@@ -248,6 +288,17 @@ class Checkpoints:
         leaves = [tf.constant(arrays[name]) for name in sorted(arrays)]
         state = tf.nest.pack_sequence_as(template(facts["phase"]), leaves)
         return Progress(facts["phase"], facts["n_rounds"], state, facts["history"], facts["checks"])
+
+    def choose_once(self, choose: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        """The recipes that were tried: as an earlier process of this stage has stored them, or tried now."""
+        path = self._layout.choice_file(self._stage)
+        with contextlib.suppress(MissingArtifact, BadArtifact):
+            found = read_object(path)
+            if not compare(found["identity"], self._identity):
+                return list(found["records"])
+        records = choose()
+        write_json(path, {"identity": self._identity, "records": records, "schema_version": FORMAT_VERSION})
+        return records
 
     def write_weights(self, check: int, weights: Parameters) -> None:
         """Save the weights of a validation check."""

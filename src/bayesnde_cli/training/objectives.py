@@ -104,7 +104,7 @@ def start_state(parameters: Parameters, _data: Data = None) -> State:
     return State(dict(parameters), start_adam(parameters), dict(parameters), tf.constant(0, tf.int32))
 
 
-def schedule_factor(schedule: str, t: tf.Tensor, n_total: float) -> tf.Tensor:
+def schedule_factor(schedule: str, t: tf.Tensor, n_total: tf.Tensor | float) -> tf.Tensor:
     """The factor on the learning rate at time t of n_total, counted from 0.
 
     decay   (1 + t/10)^-0.6, the paper's for p <= 10 with t in epochs (S3)
@@ -230,7 +230,7 @@ def evidence_objective(networks: Networks, settings: WarmstartSettings, pace: Pa
         return losses, merge(seen)
 
     functions = _bound_functions(settings, pace, losses_of, (1, networks.encoder.n_out))
-    return Objective(("loss", "negative_log_likelihood", "kl"), *functions)
+    return Objective(("loss", "negative_log_likelihood", "kl"), *functions, start=start_of(pace))
 
 
 def importance_objective(networks: Networks, settings: RefineSettings, pace: Pace) -> Objective:
@@ -255,7 +255,7 @@ def importance_objective(networks: Networks, settings: RefineSettings, pace: Pac
         return {"loss": loss, "effective_draws": tf.reduce_mean(1.0 / tf.reduce_sum(tf.square(share), axis=1))}, {}
 
     functions = _bound_functions(settings, pace, losses_of, (settings.draws, networks.encoder.n_out))
-    return Objective(("loss", "effective_draws"), *functions)
+    return Objective(("loss", "effective_draws"), *functions, start=start_of(pace))
 
 
 def take_rows(data: Data, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
@@ -305,10 +305,15 @@ def _bound_functions(
             losses, seen = losses_of(state, take_rows(epoch.data, rows), noise, epoch.number)
         gradients = gradients_of(tape, losses["loss"], state.parameters)
         time = tf.cast(epoch.number, tf.float32) + tf.cast(step_in_epoch, tf.float32) / float(pace.steps_per_epoch)
-        rate = settings.learning_rate * schedule_factor(settings.schedule, time, float(pace.n_epochs))
+        rate = settings.learning_rate * schedule_factor(settings.schedule, time, state.extra[0])
         return optimizer.move(state, gradients, rate, seen), losses
 
     return open_round, step
+
+
+def start_of(pace: Pace) -> Callable[[Parameters, Data], State]:
+    """The start of a lower bound. The number of epochs is in the state, so phases of any length share one program."""
+    return lambda parameters, data: start_state(parameters, data)._replace(extra=(tf.constant(float(pace.n_epochs)),))
 
 
 # The column start: a first model that knows the distribution of each column and no dependence. From random weights the

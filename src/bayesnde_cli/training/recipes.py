@@ -71,7 +71,7 @@ def phases_of(settings: TrainingSettings, networks: Networks, rows: Rows) -> lis
     """The phases of a stage, in order."""
     sizes = Sizes(settings, networks, len(rows))
     if isinstance(settings, RefineSettings):
-        return [_refinement(settings, networks, sizes)]
+        return _refinement(settings, networks, sizes)
     assert isinstance(settings, WarmstartSettings)
     phases = []
     if settings.objective != "elbo":
@@ -90,17 +90,33 @@ def phases_of(settings: TrainingSettings, networks: Networks, rows: Rows) -> lis
     return phases
 
 
-def _refinement(settings: RefineSettings, networks: Networks, sizes: "Sizes") -> Phase:
+def _refinement(settings: RefineSettings, networks: Networks, sizes: "Sizes") -> list[Phase]:
+    """One phase; with the default length a cycle after the other."""
     update = settings.latent_update
     if update == "importance":
         pace = sizes.epochs(passes=0.5 * (1 + settings.draws))
         objective = objectives.importance_objective(networks, settings, pace)
-        return Phase(update, objective, pace, has_fresh_noise=settings.fresh_noise)
+        first = Phase(update, objective, pace, has_fresh_noise=settings.fresh_noise)
+        if settings.steps or settings.epochs or networks.decoder.image is not None:
+            return [first]
+        low, high = stage_settings.CYCLE_GAIN_LIMITS
+        least_gain = min(max(stage_settings.CYCLE_GAIN_ROWS / sizes.n_rows, low), high)
+        numbers = range(2, stage_settings.MOST_CYCLES + 1)
+        return [first, *(_longer(first, 2 ** (number - 1), number, least_gain) for number in numbers)]
     from bayesnde_cli.training.latents import latent_objective
 
     passes = 1.0 if update == "map" else 0.5 * (settings.transitions * (settings.leapfrogs + 1) + 1)
     pace = sizes.epochs(passes=passes)
-    return Phase(update, latent_objective(networks, settings, pace), pace)
+    return [Phase(update, latent_objective(networks, settings, pace), pace)]
+
+
+def _longer(phase: Phase, factor: int, number: int, least_gain: float) -> Phase:
+    """A phase of a lower bound that is this many times as long, if the one before gained enough."""
+    pace = phase.pace._replace(n_rounds=factor * phase.pace.n_rounds)
+    objective = replace(phase.objective, start=objectives.start_of(pace))
+    name, first_epoch = f"{phase.name} {number}", (factor - 1) * phase.pace.n_epochs
+    longer = replace(phase, name=name, objective=objective, pace=pace, first_epoch=first_epoch)
+    return replace(longer, like=phase, least_gain=least_gain)
 
 
 class Sizes:
@@ -116,14 +132,17 @@ class Sizes:
 
     def _epochs_of_steps(self, settings: TrainingSettings, networks: Networks) -> int:
         """Whole epochs with at least the number of steps in the settings, or the default number."""
-        is_refine = isinstance(settings, RefineSettings)
-        image_steps = stage_settings.IMAGE_REFINE_STEPS if is_refine and networks.decoder.image is not None else None
-        if steps := settings.steps or image_steps:
+        is_image, is_refine = networks.decoder.image is not None, isinstance(settings, RefineSettings)
+        if isinstance(settings, RefineSettings):
+            is_usual = settings.latent_update == "importance" and not is_image
+        else:
+            is_usual = isinstance(settings, WarmstartSettings) and settings.objective == "elbo" and not is_image
+        usual = stage_settings.FIRST_CYCLE_STEPS if is_refine else stage_settings.WARMSTART_STEPS
+        image_steps = stage_settings.IMAGE_REFINE_STEPS if is_refine and is_image else None
+        if steps := settings.steps or image_steps or (usual if is_usual else None):
             return math.ceil(steps / self.steps_per_epoch)
-        steps, most = stage_settings.TYPICAL_STEPS, stage_settings.MOST_EPOCHS
-        if is_refine and networks.decoder.kind == "mlp":
-            steps, most = stage_settings.SMALL_REFINE_STEPS, stage_settings.MOST_SMALL_REFINE_EPOCHS
-        return min(max(math.ceil(steps / self.steps_per_epoch), stage_settings.FEWEST_EPOCHS), most)
+        n_epochs = math.ceil(stage_settings.LONG_STEPS / self.steps_per_epoch)
+        return min(max(n_epochs, stage_settings.FEWEST_EPOCHS), stage_settings.MOST_EPOCHS)
 
     def _steps_in_seconds(self, passes: float) -> float:
         """Steps that take a few seconds, where a step passes each row through the networks `passes` times."""

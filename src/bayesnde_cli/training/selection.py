@@ -55,7 +55,6 @@ class ValidationCheck:
         }
         return {name: float(value) if np.isfinite(value) else None for name, value in figures.items()}
 
-
     def log_density(self, weights: Parameters) -> tuple[Rows, np.ndarray]:
         """The validation rows of the check, and their estimated log-densities in the model's space, (rows,)."""
         x, y = (None if part is None else tf.constant(part) for part in (self._rows.x, self._rows.y))

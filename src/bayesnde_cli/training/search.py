@@ -1,0 +1,156 @@
+"""The choice of a recipe: every candidate is trained for a short while, and held-out rows decide.
+
+After the warm start the worst candidate is dropped, and the others are refined for a moment as well, unless one is
+clearly the best. Of those that are as good as the best one, within a standard error, the cheapest is chosen. All see
+the same rows and random numbers."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bayesnde_cli import stopping
+from bayesnde_cli.errors import NumericalFailure
+from bayesnde_cli.formatting import Advance, Report
+from bayesnde_cli.inference.importance import marginal_scorer
+from bayesnde_cli.model.coders import Networks
+from bayesnde_cli.model.layers import Parameters
+from bayesnde_cli.rng import derive_seed, generator
+from bayesnde_cli.rows import Rows
+from bayesnde_cli.settings.stage_settings import RefineSettings, WarmstartSettings
+from bayesnde_cli.training.loop import Phase, read_losses
+from bayesnde_cli.training.objectives import Data
+from bayesnde_cli.training.recipes import phases_of
+
+# Steps of a candidate in both parts, and of its column start.
+_WARMSTART_STEPS, _COLUMN_STEPS, _REFINE_STEPS = 600, 400, 300
+# With fewer validation rows than this, training rows are held out as well, up to a share of them.
+_FEW_ROWS, _HELD_OUT_SHARE = 200, 0.25
+_MOST_ROWS = 512  # held-out rows that are scored
+# Standard errors of the difference within which a cheaper candidate is as good, and beyond which nothing is left to try.
+_AS_GOOD, _CLEARLY = 1.0, 5.0
+_PARTS = ("warmstart", "refine")
+# Where a density is not finite.
+_LOWEST = -1e6
+
+
+class HeldOut(NamedTuple):
+    """Positions of the training rows that candidates are trained on, and the rows that they are compared by."""
+
+    trained: np.ndarray
+    rows: Rows
+
+
+def hold_out(train: Rows, validation: Rows, seed: int) -> HeldOut:
+    """The validation rows; with few of them, some training rows as well."""
+    n_more = max(0, min(_FEW_ROWS - len(validation), int(_HELD_OUT_SHARE * len(train))))
+    order = generator(seed, "held out").permutation(len(train))
+    rows = Rows.concatenate([validation, train.take(np.sort(order[:n_more]))]) if n_more else validation
+    return HeldOut(np.sort(order[n_more:]), rows.sample(_MOST_ROWS, seed))
+
+
+class Candidate(NamedTuple):
+    """A recipe, its settings, and its networks with the weights to begin with."""
+
+    name: str
+    settings: WarmstartSettings
+    networks: Networks
+    weights: Parameters
+
+
+def choose(
+    candidates: Sequence[Candidate],
+    train: Rows,
+    held_out: Rows,
+    rows_of: Callable[[int | None], Data],
+    report: Report,
+) -> list[dict[str, Any]]:
+    """The figures of every candidate after each part, as rows of a table; one of them `is_chosen`."""
+    weights = {candidate.name: candidate.weights for candidate in candidates}
+    left, found, last = list(candidates), [], []
+    parts = {candidate.name: _parts(candidate, train) for candidate in candidates}
+    total = sum(phase.pace.n_rounds for part in parts.values() for phases in part for phase in phases)
+    with report.progress("recipes", total, "rounds") as advance:
+        for number in range(len(_PARTS)):
+            scores: dict[str, np.ndarray] = {}
+            for candidate in left:
+                phases = parts[candidate.name][number]
+                seed = tf.constant(derive_seed(candidate.settings.seed or 0, "recipe", number) % 2**31, tf.int32)
+                weights[candidate.name] = _train(phases, weights[candidate.name], rows_of, seed, advance)
+                scores[candidate.name] = _score(candidate, weights[candidate.name], held_out)
+            ranked = sorted(scores, key=lambda name: -float(scores[name].mean()))
+            last = [_record(candidate, _PARTS[number], scores, ranked[0]) for candidate in left]
+            found += last
+            left = [candidate for candidate in left if candidate.name != ranked[-1]]
+            if all(
+                record["below_best"] > _CLEARLY * record["below_best_se"] for record in last if record["below_best"]
+            ):
+                break
+    # In order of cost.
+    chosen = next(record for record in last if record["below_best"] <= _AS_GOOD * record["below_best_se"])
+    return [record | {"is_chosen": record is chosen} for record in found]
+
+
+def chosen_recipe(records: Sequence[Mapping[str, Any]]) -> str:
+    """The name of the chosen recipe."""
+    return str(next(record["recipe"] for record in records if record["is_chosen"]))
+
+
+def _parts(candidate: Candidate, train: Rows) -> tuple[list[Phase], list[Phase]]:
+    """The phases of the warm start and of the refinement of a candidate."""
+    short = {"steps": _WARMSTART_STEPS, "epochs": None}
+    short["column_steps"] = min(_COLUMN_STEPS, candidate.settings.column_steps)
+    warmstart = candidate.settings.model_copy(update=short)
+    refine = RefineSettings(seed=candidate.settings.seed, steps=_REFINE_STEPS, batch_rows=warmstart.batch_rows)
+    refine = refine.model_copy(update={"weight_decay": warmstart.weight_decay}).with_defaults(len(train))
+    return phases_of(warmstart, candidate.networks, train), phases_of(refine, candidate.networks, train)
+
+
+def _train(
+    phases: Sequence[Phase],
+    weights: Parameters,
+    rows_of: Callable[[int | None], Data],
+    seed: tf.Tensor,
+    advance: Advance,
+) -> Parameters:
+    """The running mean of the weights after all phases; those before a phase that fails."""
+    for phase in phases:
+        state = phase.objective.start(weights, rows_of(None))
+        try:
+            for n_rounds in range(phase.pace.n_rounds):
+                stopping.check()
+                epoch = n_rounds // (phase.pace.rounds_per_epoch or 1) if phase.has_fresh_noise else None
+                data = rows_of(epoch) if phase.data is None else phase.data
+                state, losses = phase.run(state, data, seed)
+                read_losses(losses, phase, n_rounds)
+                advance(1)
+            weights = state.average
+        except NumericalFailure:
+            advance(phase.pace.n_rounds - n_rounds)
+    return weights
+
+
+def _score(candidate: Candidate, weights: Parameters, held_out: Rows) -> np.ndarray:
+    """Estimated log-densities of the held-out rows in the model's space, (rows,)."""
+    networks, settings = candidate.networks, candidate.settings
+    score = marginal_scorer(networks.decoder, networks.encoder, n_draws=settings.validation_draws)
+    x, y = (None if part is None else tf.constant(part) for part in (held_out.x, held_out.y))
+    seed = tf.constant(derive_seed(settings.seed or 0, "recipe", "score") % 2**31, tf.int32)
+    return np.nan_to_num(score(weights, x, y, seed).numpy(), nan=_LOWEST, posinf=_LOWEST, neginf=_LOWEST)
+
+
+def _record(candidate: Candidate, part: str, scores: Mapping[str, np.ndarray], best: str) -> dict[str, Any]:
+    """The figures of a candidate, and how far it is below the best one on the same rows."""
+    own = scores[candidate.name]
+    below = scores[best] - own
+    return {
+        "part": part,
+        "recipe": candidate.name,
+        **{name: getattr(candidate.settings, name) for name in ("width", "depth", "weight_decay")},
+        "log_density": float(own.mean()),
+        "below_best": float(below.mean()),
+        "below_best_se": float(below.std() / math.sqrt(len(below))),
+        "n_rows": len(own),
+    }

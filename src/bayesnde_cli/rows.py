@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
 
 from bayesnde_cli.rng import bits_at, generator
 
@@ -51,10 +50,6 @@ class Rows:
     def is_complete(self) -> np.ndarray:
         """Which rows have no missing cell, (rows,) bool."""
         return self.n_observed == self.x.shape[1]
-
-    def model_share(self, log_density: np.ndarray) -> np.ndarray:
-        """The share of the fitted model in the density of each row, given its log-density there; 1 without members."""
-        return np.ones(len(self)) if self.log_rest is None else expit(log_density - self.log_rest)
 
     def take(self, index: np.ndarray | slice) -> "Rows":
         """Some rows, by positions in any order, by a boolean mask, or by a slice."""

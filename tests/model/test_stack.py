@@ -161,6 +161,7 @@ def test_the_allowed_error_is_the_inverse() -> None:
     np.testing.assert_allclose(error_of_stack(allowed, log_density, log_rest), 0.1, rtol=1e-9)
     assert allowed[-1] == pytest.approx(0.1)
     assert (allowed[:3] > 0.1).all()
+    np.testing.assert_array_equal(allowed_error(0.0, log_density, log_rest), 0.0)
 
 
 def test_unknown_errors_stay_unknown_whatever_the_share() -> None:

@@ -133,7 +133,7 @@ def error_of_stack(se: np.ndarray, log_density: np.ndarray, log_rest: np.ndarray
 
 def allowed_error(target: float, log_density: np.ndarray, log_rest: np.ndarray) -> np.ndarray:
     """The error of the fitted model's log-density that makes this error of log p(x), (rows,)."""
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore"):  # the target may be 0
         log_odds = log_density - log_rest
-        allowed = np.logaddexp(target, math.log(math.expm1(target)) - log_odds)
+        allowed = np.logaddexp(target, np.log(np.expm1(target)) - log_odds)
     return np.where(np.isnan(log_odds), target, allowed)

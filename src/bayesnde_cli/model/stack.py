@@ -20,7 +20,8 @@ from bayesnde_cli.model.normal_mixtures import ClassMixtures, NormalMixture, log
 from bayesnde_cli.rng import derive_seed, generator
 from bayesnde_cli.rows import Rows
 
-MODEL = "latent variables"  # the name of the fitted model among the members
+# Names of members: the fitted model, and those of `training/members.py`.
+MODEL, GAUSSIAN_MIXTURE, KERNELS = "latent variables", "Gaussian mixture", "kernel density"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ class Rows:
     y: np.ndarray | None = None  # (rows, classes) float32, one-hot
     row_ids: np.ndarray = None  # type: ignore[assignment]  # (rows,) int64, position in the file
     log_jacobian: np.ndarray = None  # type: ignore[assignment]  # (rows,) float64, of observed cells
-    # (rows,) float64: log of the density that closed-form members add to one unit of the fitted model's; None: no members
+    # (rows,) float64: log of the density that closed-form members add to one unit of the fitted model's; None: no such
     log_rest: np.ndarray | None = None
     labels: dict[str, Any] = field(default_factory=dict)  # Arrow columns that travel with the rows, by name
     values: np.ndarray | None = None  # (rows, p) float64, units of the file, categories by position, NaN: missing

@@ -117,10 +117,10 @@ def test_bridges_and_audits_are_of_the_stack(engine: StackedEngine) -> None:
 
 
 def test_a_poor_estimate_will_do_where_the_mixture_has_the_density(engine: StackedEngine) -> None:
-    # Chains that have just begun agree on nothing: the first row needs them, the density of the second is the mixture's.
+    # Chains pushed apart agree on nothing: the first row needs them, the density of the second is the mixture's.
     rows = _rows(1, 400)
     log_odds = ORACLE.log_density(rows.x.astype(float)) - STACK.log_rest(rows)
-    rows = rows.take([0, int(np.argmin(log_odds))])
+    rows = rows.take(np.array([0, np.argmin(log_odds)]))
     draws = engine.sample(rows, 1)
     draws = draws._replace(z=draws.z + np.arange(draws.z.shape[1], dtype=np.float32)[:, None, None])
     found = engine.score(rows, draws, 1)

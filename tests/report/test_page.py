@@ -45,7 +45,9 @@ def test_the_page_gives_the_weights_of_members() -> None:
     assert "latent variables 70 %, kernel density 30 %" in words.replace("\u00a0", " ")
     assert "as a kernel density does" not in words  # these rows are not memorised
     full = full_data()
-    alone = replace(full, subject=replace(full.subject, facts=full.subject.facts | {"members": {"latent variables": 1.0}}))
+    alone = replace(
+        full, subject=replace(full.subject, facts={**full.subject.facts, "members": {"latent variables": 1.0}})
+    )
     assert "<th>Density</th>" not in render(alone)
 
 

@@ -128,7 +128,9 @@ class Engine:
     def target_se(self, rows: Rows, log_density: np.ndarray) -> np.ndarray:
         """The error that is good enough for each row: larger where closed-form members have most of the density."""
         target = self._settings.target_se
-        return np.full(len(rows), target) if rows.log_rest is None else allowed_error(target, log_density, rows.log_rest)
+        return (
+            np.full(len(rows), target) if rows.log_rest is None else allowed_error(target, log_density, rows.log_rest)
+        )
 
     def _sample(self, rows: Rows, seed: int, budget: Budget, carried: np.ndarray | None = None) -> Draws:
         """Steps 1 and 2, from places `carried` (rows, n, d) into this attempt as well."""

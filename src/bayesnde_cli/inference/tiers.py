@@ -44,8 +44,8 @@ _LEVELS = (2, 3, 4, 6, 8, 12, 16)
 _FIT_PER_LATENT, _N_RESAMPLED = 20, 400
 # Refits of the proposal to its own draws; each doubles their number.
 _N_REFITS = 4
-# Factor on the error of a refit. It is that of a proposal which was fitted to draws of the same row, and is taken at the
-# moment when it looks small: on 757 rows with known densities errors were 1.09 times as large.
+# Factor on the error of a refit. It is that of a proposal which was fitted to draws of the same row, and is taken at
+# the moment when it looks small: on 757 rows with known densities errors were 1.09 times as large.
 _REFIT_ERROR = 1.1
 # Standard errors by which two estimates of a row may differ, in addition to the target.
 _MOST_APART = 5.0
@@ -129,7 +129,9 @@ class TieredEngine(Engine):
             index, n_made = np.flatnonzero(is_open), now * n
             estimate = importance.estimate(log_weights[index, :n_made])
             target_se = self.target_se(rows.take(index), estimate.log_z)
-            is_good = self._accept(index, estimate, target_se, n_made, IMPORTANCE, scores, is_doubtful=is_missing[index])
+            is_good = self._accept(
+                index, estimate, target_se, n_made, IMPORTANCE, scores, is_doubtful=is_missing[index]
+            )
             scores["n_likelihoods"][index] += (now - before) * n
             advance(int(is_good.sum()))
             # More draws help if the error can be trusted, and either the next level will do, or the last one may and

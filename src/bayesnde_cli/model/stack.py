@@ -82,9 +82,7 @@ class Stack:
             mean[index], variance[index] = mixture.moments(len(index), address)
         return mean, variance
 
-    def _choose(
-        self, n_rows: int, y: np.ndarray | None, seed: int
-    ) -> Iterator[tuple[NormalMixture, np.ndarray, int]]:
+    def _choose(self, n_rows: int, y: np.ndarray | None, seed: int) -> Iterator[tuple[NormalMixture, np.ndarray, int]]:
         """The rows that do not come from the fitted model: their mixture, positions and seed, class by class."""
         limits = np.cumsum(self._class_weights(1 if y is None else y.shape[1]), axis=1)
         classes = np.zeros(n_rows, np.int64) if y is None else y.argmax(axis=1)

@@ -19,9 +19,8 @@ class NormalModel:
     n_scored: int = 0
     latent_dim: int = 1
 
-    def decode(self, z: np.ndarray, y: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        mean = np.full((len(z), self.n_columns), self.shift, np.float32)
-        return mean, np.ones_like(mean)
+    def prior(self, block_rows: int) -> "NormalPrior":
+        return NormalPrior(np.full((block_rows, self.n_columns), self.shift, np.float32))
 
     def simulate(self, n_rows: int, y: np.ndarray | None, seed: int) -> np.ndarray:
         assert y is None or len(y) == n_rows
@@ -32,6 +31,17 @@ class NormalModel:
         assert y is None or len(y) == len(x)
         self.n_scored += len(x)
         return np.asarray(-0.5 * np.sum((x - self.shift) ** 2 + np.log(2 * np.pi), axis=1, dtype=np.float64))
+
+
+@dataclass
+class NormalPrior:
+    """Its draws, in blocks of one size: every latent gives the same normal columns."""
+
+    mean: np.ndarray  # (block, p)
+
+    def moments(self, seed: int, y: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        assert y is None or len(y) == len(self.mean)
+        return self.mean, np.ones_like(self.mean)
 
 
 def install(monkeypatch: pytest.MonkeyPatch, model: NormalModel) -> list[NormalModel]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -71,12 +72,16 @@ class _Check:
     """Figures that depend on every bit of the weights."""
 
     def __init__(self, settings: Any, networks: Networks, validation: Rows) -> None:
-        self._offset = float(validation.x.sum())
+        self._rows, self._offset = validation, float(validation.x.sum())
 
     def __call__(self, weights: Parameters) -> dict[str, float | None]:
         figure = float(tf.sin(100.0 * _size(weights))) + self._offset
         figures: dict[str, float | None] = {"marginal": figure, "marginal_se": 0.1, "plug_in": -figure}
         return figures | dict.fromkeys(DIAGNOSTICS, figure)
+
+    def log_density(self, weights: Parameters) -> tuple[Rows, np.ndarray]:
+        distance = np.square(self._rows.x - float(tf.sin(100.0 * _size(weights)))).sum(axis=1)
+        return self._rows, -0.5 * distance - self._rows.x.shape[1]
 
 
 def _size(weights: Parameters) -> tf.Tensor:

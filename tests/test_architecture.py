@@ -23,7 +23,7 @@ ALLOWED = {
         *GROUND,
     },
     "competitors": {"tables", "training", "inference", "model", *GROUND},
-    "report": {"tables", "inference", "runs", *GROUND},
+    "report": {"tables", "inference", "runs", "model", *GROUND},
     "training": {"inference", "model", "tables", "scaling", "runs", *GROUND},
     "tables": {"scaling", "runs", *GROUND},
     "inference": {"model", *GROUND},

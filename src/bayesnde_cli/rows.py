@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
 
 from bayesnde_cli.rng import bits_at, generator
 
@@ -19,7 +18,7 @@ class Rows:
     y: np.ndarray | None = None  # (rows, classes) float32, one-hot
     row_ids: np.ndarray = None  # type: ignore[assignment]  # (rows,) int64, position in the file
     log_jacobian: np.ndarray = None  # type: ignore[assignment]  # (rows,) float64, of observed cells
-    # (rows,) float64: log of the density that other members add to one unit of the fitted model's; None: no members
+    # (rows,) float64: log of the density that closed-form members add to one unit of the fitted model's; None: no such
     log_rest: np.ndarray | None = None
     labels: dict[str, Any] = field(default_factory=dict)  # Arrow columns that travel with the rows, by name
     values: np.ndarray | None = None  # (rows, p) float64, units of the file, categories by position, NaN: missing
@@ -51,10 +50,6 @@ class Rows:
     def is_complete(self) -> np.ndarray:
         """Which rows have no missing cell, (rows,) bool."""
         return self.n_observed == self.x.shape[1]
-
-    def model_share(self, log_density: np.ndarray) -> np.ndarray:
-        """The share of the fitted model in the density of each row, given its log-density there; 1 without members."""
-        return np.ones(len(self)) if self.log_rest is None else expit(log_density - self.log_rest)
 
     def take(self, index: np.ndarray | slice) -> "Rows":
         """Some rows, by positions in any order, by a boolean mask, or by a slice."""

@@ -132,12 +132,12 @@ def test_a_contradicted_estimate_stays_and_is_never_accepted_later() -> None:
     scores = {name: np.full(1, np.nan) for name in ("log_density_scaled", "mc_se", "pareto_k")}
     scores["method"] = np.array([BRIDGE], object)
     engine: Any = SimpleNamespace(_settings=AUTO)
-    accept = partial(TieredEngine._accept, engine, np.array([0]), scores=scores)
-    assert not accept(one(-5.0, 0.1), 512, IMPORTANCE)[0]  # above the target, but known from now on
+    accept = partial(TieredEngine._accept, engine, np.array([0]), target_se=np.array([AUTO.target_se]), scores=scores)
+    assert not accept(one(-5.0, 0.1), n=512, method=IMPORTANCE)[0]  # above the target, but known from now on
     for _ in range(2):  # two fits that agree with each other, as both have lost a mode
-        assert not accept(one(-8.0, 0.01), 1024, REFIT)[0]
+        assert not accept(one(-8.0, 0.01), n=1024, method=REFIT)[0]
         assert scores["log_density_scaled"][0] == -5.0
-    assert accept(one(-5.1, 0.02), 1024, REFIT)[0]
+    assert accept(one(-5.1, 0.02), n=1024, method=REFIT)[0]
     assert scores["method"].tolist() == [REFIT]
 
 

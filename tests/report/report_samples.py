@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bayesnde_cli.model.stack import KERNELS, MODEL
 from bayesnde_cli.report.collect import LowestRows, ModelFigures, ReportData, ScoredRows, Subject
 from bayesnde_cli.report.page import open_templates
 from bayesnde_cli.report.plots import Column, PairMap, Training
@@ -78,6 +79,7 @@ def full_data(n_columns: int = 2) -> ReportData:
         "latent_dim": 2,
     }
     facts |= {"network": {"width": 256, "depth": 3}, "seconds": {"prepare": 2.0}, "seed": 0, "device": "cpu"}
+    facts["members"] = {MODEL: 0.7, KERNELS: 0.3}
     return ReportData(
         subject=Subject(
             title=HOSTILE,

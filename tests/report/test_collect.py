@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -59,6 +60,12 @@ class LinearModel:
     def decode(self, z: np.ndarray, y: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         assert y is None or len(y) == len(z)
         return z @ self.weights.T, np.full((len(z), 3), self.variance)
+
+    def prior(self, block_rows: int) -> SimpleNamespace:
+        def moments(seed: int, y: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+            return self.decode(np.random.Generator(np.random.Philox(seed)).standard_normal((block_rows, 1)), y)
+
+        return SimpleNamespace(moments=moments)
 
     def log_density(self, x: np.ndarray, y: np.ndarray | None, seed: int) -> np.ndarray:
         return -np.sum(np.square(x, dtype=np.float64), axis=1)

@@ -39,6 +39,18 @@ def test_a_page_has_every_section_in_order_and_leaves_out_what_is_unknown() -> N
     assert _sections(render(some)) == ["verdict", "densities", "marginals", "errors", "provenance"]
 
 
+def test_the_page_gives_the_weights_of_members() -> None:
+    words = " ".join(_render_full().split())
+    assert "<th>Density</th>" in words
+    assert "latent variables 70 %, kernel density 30 %" in words.replace("\u00a0", " ")
+    assert "as a kernel density does" not in words  # these rows are not memorised
+    full = full_data()
+    alone = replace(
+        full, subject=replace(full.subject, facts={**full.subject.facts, "members": {"latent variables": 1.0}})
+    )
+    assert "<th>Density</th>" not in render(alone)
+
+
 def test_the_page_is_safe_and_needs_nothing_from_anywhere() -> None:
     text = _render_full(3)
     assert HOSTILE not in text

@@ -16,7 +16,9 @@ from scipy.stats import norm
 
 import fake_engine
 import fake_model
+import fake_training
 import linear_model
+from bayesnde_cli.model.stack import MODEL
 from bayesnde_cli.report.collect import ReportData, Subject
 from bayesnde_cli.report.page import render
 from bayesnde_cli.report.sheets import ImageSheets, SheetRow, collect_images
@@ -61,6 +63,17 @@ def model(linear: list) -> linear_model.LinearModel:
     )
     linear_model.install(model)
     return model
+
+
+def test_a_run_of_images_has_no_other_members(bayesnde: Callable, prepared: Path, tmp_path: Path) -> None:
+    run = tmp_path / "own"
+    shutil.copytree(prepared / "run/prepare", run / "prepare")
+    with fake_training.installed():
+        warm = bayesnde("warmstart", "--run", run, "--epochs=1", "--width=4")
+        assert warm.code == 0, warm.err
+        outcome = bayesnde("refine", "--run", run, "--epochs=1", "--json")
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out)["members"] == {MODEL: 1.0}
 
 
 def test_outliers_have_their_pixels_whether_they_were_prepared_or_are_new(

@@ -1,6 +1,7 @@
 """`warmstart` and `refine` end to end: their outputs, which are the same after any interruption."""
 
 import json
+import math
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import fake_training
+from bayesnde_cli.model.stack import MODEL
 from bayesnde_cli.runs.files import read_arrays
+from bayesnde_cli.runs.layout import RunLayout
+from bayesnde_cli.settings.stage_settings import PosteriorSettings
+from bayesnde_cli.stages import loading
+from bayesnde_cli.stages.loading import read_networks
+from bayesnde_cli.tables.model_rows import read_schema, rows_from_table
 
 # Small networks and few epochs: the way there is tested, not the fit.
 CHECKS = ["--checks=2", "--validation-draws=8", "--generated-rows=100"]
@@ -105,6 +112,52 @@ def test_both_stages_leave_weights_history_selection_and_latents(bayesnde: Calla
     assert np.all(np.isfinite(latents["z_mean"].combine_chunks().flatten().to_numpy()))
     status = json.loads(bayesnde("status", "--run", warm, "--json").out)
     assert [stage["state"] for stage in status["stages"][:3]] == ["done"] * 3
+
+
+def test_the_density_of_a_run_is_the_weighted_sum_of_its_members(
+    bayesnde: Callable, warm: Path, tmp_path: Path
+) -> None:
+    alone = Path(shutil.copytree(warm, tmp_path / "alone"))
+    refined = bayesnde("refine", "--run", warm, "--epochs=1", *CHECKS, "--json")
+    assert refined.code == 0, refined.err
+    outcome = bayesnde("refine", "--run", alone, "--epochs=1", *CHECKS, "--members", "latent", "--json")
+    assert json.loads(outcome.out)["members"] == {MODEL: 1.0}
+    stack, pure = (read_networks(RunLayout(run), "refine") for run in (warm, alone))
+    assert all(np.array_equal(array, stack.weights[name]) for name, array in pure.weights.items())
+    assert pure.stack.mixtures == {}
+    weights = stack.stack.weights
+    assert len(weights) > 1
+    assert sum(weights.values()) == pytest.approx(1.0, abs=1e-12)
+    assert json.loads(refined.out)["members"] == weights
+    assert json.loads((warm / "refine/manifest.json").read_text())["result"]["members"] == weights
+    again = bayesnde("refine", "--run", warm, "--epochs=1", *CHECKS)
+    assert all(f"{name} {weight:.2f}" in again.out for name, weight in weights.items())
+    assert "(up to date)" in again.out
+
+    # Two rows, one with a missing cell: few rows need no compiled program.
+    (tmp_path / "two.csv").write_text("a,b,k\n0.3,1,u\n2.1,,v\n")
+    tables = []
+    for run in (warm, alone):
+        scored = bayesnde("density", tmp_path / "two.csv", "--run", run, "--draws=25", "--warm-up=25", "--json")
+        assert scored.code == 0, scored.err
+        tables.append(pq.read_table(json.loads(scored.out)["file"]).to_pydict())
+    (stored,) = warm.glob("density/two*/rows.parquet")
+    rows = rows_from_table(pq.read_table(stored), read_schema(RunLayout(warm)))
+    of_stack, of_model = (np.array(table["log_density_scaled"]) for table in tables)
+    parts = [math.log(weights[MODEL]) + of_model]
+    parts += [math.log(weights[name]) + own.log_density(rows) for name, own in stack.stack.mixtures.items()]
+    # The fitted model may have taken other draws: its error is the target at most.
+    np.testing.assert_allclose(of_stack, np.logaddexp.reduce(parts), atol=0.15)
+    assert np.abs(of_stack - of_model).max() > 1e-3
+    assert tables[0]["mc_se"] <= tables[1]["mc_se"] or max(tables[0]["mc_se"]) <= 0.05
+
+    # Draws are those of the fitted model, some of them replaced.
+    y = np.eye(2, dtype=np.float32)[np.arange(64) % 2]
+    own, model = (loading.open_prior(RunLayout(run), PosteriorSettings(), 64) for run in (warm, alone))
+    np.testing.assert_array_equal(own.rows(5, y), stack.stack.mix_rows(model.rows(5, y), y, 5))
+    assert (own.rows(5, y) != model.rows(5, y)).any()
+    for ours, theirs in zip(own.moments(5, y), stack.stack.mix_moments(*model.moments(5, y), y, 5), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.slow

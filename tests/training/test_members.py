@@ -7,13 +7,16 @@ from sklearn.mixture import GaussianMixture
 from sklearn.neighbors import KernelDensity
 
 from bayesnde_cli.model.normal_mixtures import NormalMixture
+from bayesnde_cli.model.stack import MODEL
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.training import members
 from bayesnde_cli.training.members import (
     BANDWIDTHS,
+    LEAST_WEIGHT,
     fit_classes,
     fit_gaussian_mixture,
     fit_kernels,
+    fit_stack,
     kernel_mixture,
     log_stack,
     responsibilities,
@@ -202,6 +205,24 @@ def test_rows_without_a_density_do_not_count_and_the_only_density_of_a_row_stays
     log_weights = stack_weights(np.array([*others, third]))
     assert 0.0 < np.exp(log_weights[2]) < members.LEAST_WEIGHT
     assert np.isneginf(stack_weights(np.array([*log_densities, third[:-1]]))[2])
+
+
+@pytest.mark.parametrize("offset", [-50.0, -1.0, 0.0, 1.0, 50.0])
+def test_a_stack_is_as_good_as_its_best_member_up_to_the_prior(offset: float) -> None:
+    train, validation = Rows(_two_modes(200).astype(np.float32)), Rows(_two_modes(60, 1).astype(np.float32))
+    log_density = TWO_MODES.log_density(validation.x) + offset * norm.cdf(validation.x[:, 0])
+    log_density[:2] = np.nan  # rows without an estimate
+    stack = fit_stack(train, validation, log_density, 0)
+    assert sum(stack.weights.values()) == pytest.approx(1.0, abs=1e-12)
+    assert stack.model_weight >= LEAST_WEIGHT / (1.0 + LEAST_WEIGHT)
+    assert list(stack.weights) == [MODEL, *stack.mixtures]
+    parts = np.array([log_density, *(own.log_density(validation) for own in stack.mixtures.values())])[:, 2:]
+    total = stack.add(log_density, validation)[2:].sum()
+    # Weights of 1/n for all members but the best lose a nat each, and log n each in the prior. Ours lose no more.
+    least = parts.sum(axis=1).max() - 2 * (1.0 + np.log(60))
+    assert total >= least
+    if abs(offset) > 10.0:  # the control: equal weights lose more
+        assert log_stack(np.full(len(parts), -np.log(len(parts))), parts).sum() < least
 
 
 def test_a_weight_of_two_is_a_row_twice() -> None:

@@ -24,7 +24,7 @@ _ROWS, _CELLS = 32, 30_000
 # errs to the low side, and beyond this standard error its own error is not known: then it must be farther below. The
 # probability of such a class is below 0.001, too.
 _MARGIN, _ERRORS = 7.0, 4.0
-_POOR_SE, _POOR_MARGIN = 0.5, 20.0
+POOR_SE, _POOR_MARGIN = 0.5, 20.0
 # Classes of an image of MNIST's size or less stay at their start point if it is this many nats below the best one; for
 # larger images, as many nats per pixel. Of 512 validation images of MNIST, the likeliest class started at most 150
 # nats below, and one that was not ruled out 300. That leaves 4 or 5 of 10 classes. In tables no class stays: where
@@ -130,7 +130,7 @@ def in_the_running(first: FirstFigures, prior: np.ndarray) -> np.ndarray:
         joint = first.log_density + np.log(prior)
     is_known = np.isfinite(first.log_density) & np.isfinite(first.se)
     lower = np.where(is_known, joint - _ERRORS * first.se, -np.inf).max(axis=1, keepdims=True)
-    margin = np.where(first.se > _POOR_SE, _POOR_MARGIN, _MARGIN)
+    margin = np.where(first.se > POOR_SE, _POOR_MARGIN, _MARGIN)
     return (~is_known | (joint + _ERRORS * first.se + margin >= lower)) & (prior > 0)
 
 

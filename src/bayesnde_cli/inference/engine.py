@@ -27,6 +27,7 @@ from bayesnde_cli.inference.proposal import FitSettings, MixtureOfT
 from bayesnde_cli.model import backend
 from bayesnde_cli.model.backend import seed_pair
 from bayesnde_cli.model.likelihood import Target
+from bayesnde_cli.model.stack import allowed_error
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.settings.stage_settings import DensitySettings
@@ -45,6 +46,9 @@ _N_CARRIED_MODES = 8
 _GROUPS, _GROUP_CELLS = (2, 16), 2000
 # Rows and networks are float32: this is the relative error of a log-density.
 ROUNDING = 2.0**-23
+# An estimate that fails a check is taken to be off by this many nats. That is good enough only for rows of which
+# closed-form members hold nearly all of the density.
+UNSOUND_SE = 10.0
 # The paper's start points lie around the encoder's point with this s.d.
 _START_SD = 0.01
 # The mixture that chains jump to is fitted in one way: draws must not depend on how they will be scored.
@@ -123,8 +127,10 @@ class Engine:
 
     def target_se(self, rows: Rows, log_density: np.ndarray) -> np.ndarray:
         """The error that is good enough for each row: larger where closed-form members have most of the density."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.nan_to_num(self._settings.target_se / rows.model_share(log_density), nan=self._settings.target_se)
+        target = self._settings.target_se
+        return (
+            np.full(len(rows), target) if rows.log_rest is None else allowed_error(target, log_density, rows.log_rest)
+        )
 
     def _sample(self, rows: Rows, seed: int, budget: Budget, carried: np.ndarray | None = None) -> Draws:
         """Steps 1 and 2, from places `carried` (rows, n, d) into this attempt as well."""
@@ -191,7 +197,11 @@ class Engine:
         estimate = bridge(chain_ratios.numpy().reshape(held.shape[:3]), proposal_ratios, n_effective)
         estimate = estimate._replace(se=np.hypot(estimate.se, ROUNDING * np.abs(estimate.log_z)))
         chains = self.diagnostics(draws) | {"missed_mass": draws.missed_mass.astype(np.float64)}
-        verdict = judge(estimate, chains, self.target_se(rows, estimate.log_z))
+        target_se = self.target_se(rows, estimate.log_z)
+        verdict = judge(estimate, chains, target_se)
+        is_small = (verdict != RELIABLE) & is_negligible(estimate.log_z, estimate.se, target_se) & estimate.is_converged
+        estimate = estimate._replace(se=np.where(is_small, np.maximum(estimate.se, UNSOUND_SE), estimate.se))
+        verdict[is_small] = RELIABLE
         n_likelihoods = budget.pilot_draws + budget.proposal_draws + held[0, :, :, 0].size
         return {
             "method": np.full(len(rows), BRIDGE, object),
@@ -244,6 +254,11 @@ class Engine:
     def _n_to_fit(self, budget: Budget) -> int:
         """The largest number of draws of a row that a mixture is fitted to."""
         return self._settings.chains * (budget.draws // 2) + budget.search.n_kept + _N_RESAMPLED
+
+
+def is_negligible(log_density: np.ndarray, se: np.ndarray, target_se: np.ndarray) -> np.ndarray:
+    """Which estimates are good enough even if they fail every check, (rows,) bool."""
+    return np.isfinite(log_density) & (np.maximum(se, UNSOUND_SE) <= target_se)
 
 
 def _places_to_carry(draws: Draws) -> np.ndarray:

@@ -1,18 +1,17 @@
 """The engine of a stack: the fitted model's estimates, with the members that have closed forms added.
 
-With r the share of the fitted model in p(x), an error s of its log-density is an error r s of log p(x). So its engine
-is told what the others hold, and spends less on rows where r is small."""
+The engine of the fitted model is told what the others hold, and spends less on rows where its share is small."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bayesnde_cli.inference.class_screen import FirstFigures, FirstLook
+from bayesnde_cli.inference.class_screen import POOR_SE, FirstFigures, FirstLook
 from bayesnde_cli.inference.diagnostics import Draws
-from bayesnde_cli.inference.engine import Scores
+from bayesnde_cli.inference.engine import UNSOUND_SE, Scores
 from bayesnde_cli.inference.tiers import TieredEngine
-from bayesnde_cli.model.stack import Stack
+from bayesnde_cli.model.stack import Stack, error_of_stack
 from bayesnde_cli.rows import Rows
 
 # Log-densities and their errors among the columns of an engine.
@@ -50,8 +49,8 @@ class StackedEngine:
         assert rows.log_rest is not None
         for name, name_of_se in _ESTIMATES.items():
             if name in scores:
-                scores[name_of_se] = rows.model_share(scores[name]) * scores[name_of_se]
-                scores[name] = self.stack.add(scores[name], rows.log_rest)
+                scores[name_of_se] = error_of_stack(scores[name_of_se], scores[name], rows.log_rest)
+                scores[name] = self.stack.add(scores[name], rows)
         return scores
 
 
@@ -60,12 +59,13 @@ def stacked_look(look: FirstLook, stack: Stack) -> FirstLook:
 
     def first_look(x: np.ndarray, seed: int, prior: np.ndarray, known: np.ndarray | None) -> FirstFigures:
         first = look(x, seed, prior, known)
-        log_density, se = first.log_density.copy(), first.se.copy()
+        log_density = first.log_density.copy()
+        se = np.where(first.se > POOR_SE, np.maximum(first.se, UNSOUND_SE), first.se)
         for index, y in enumerate(np.eye(len(prior), dtype=np.float32)):
             rows = Rows(x, None, np.tile(y, (len(x), 1)))
-            rows = replace(rows, log_rest=stack.log_rest(rows))
-            se[:, index] *= rows.model_share(log_density[:, index])
-            log_density[:, index] = stack.add(log_density[:, index], rows.log_rest)
+            log_rest = stack.log_rest(rows)
+            se[:, index] = error_of_stack(se[:, index], log_density[:, index], log_rest)
+            log_density[:, index] = stack.add(log_density[:, index], replace(rows, log_rest=log_rest))
         return FirstFigures(log_density, se, first.n_gradients)
 
     return first_look

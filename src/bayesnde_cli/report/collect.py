@@ -15,6 +15,7 @@ from pyarrow.dataset import dataset
 
 from bayesnde_cli import __version__
 from bayesnde_cli.formatting import format_nats
+from bayesnde_cli.model.stack import ALONE
 from bayesnde_cli.report.plots import Column, PairMap, Training, thin
 from bayesnde_cli.rng import bits_at
 from bayesnde_cli.rows import Rows
@@ -193,6 +194,7 @@ def _read_subject(
         "condition": schema.condition,
         "latent_dim": latent_dim,
         "network": manifests["warmstart"].config if "warmstart" in manifests else None,
+        "members": _read_members(manifests),
         "seconds": {name: stage_seconds(manifest) for name, manifest in manifests.items() if manifest.started},
         "seed": manifests["prepare"].seed,
         "device": density.device,
@@ -210,6 +212,11 @@ def _read_subject(
         classes=dict(zip(schema.classes, n_by_class, strict=True)),
         facts=facts,
     )
+
+
+def _read_members(manifests: Mapping[str, Manifest]) -> Mapping[str, float]:
+    """The weights of the members whose sum the density is, by name; the fitted model alone has all."""
+    return manifests["refine"].result.get("members", ALONE.weights) if "refine" in manifests else ALONE.weights
 
 
 def _user_files(manifest: Manifest) -> list[str]:

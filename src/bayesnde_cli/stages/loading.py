@@ -227,7 +227,7 @@ class Model:
     def log_density(self, x: np.ndarray, y: np.ndarray | None, seed: int) -> np.ndarray:
         """Estimates of log p(x) by importance sampling, (rows,) float64."""
         found = np.asarray(self._score(self._weights, _tensor(x), _tensor(y), _tensor(np.int32(seed % 2**31))))
-        return self.stack.add(found, self.stack.log_rest(Rows(x, None, y))) if self.stack.mixtures else found
+        return self.stack.add(found, Rows(x, None, y)) if self.stack.mixtures else found
 
 
 class Prior:

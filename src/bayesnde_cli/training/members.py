@@ -13,7 +13,7 @@ import numpy as np
 
 from bayesnde_cli import stopping
 from bayesnde_cli.model.normal_mixtures import ClassMixtures, NormalMixture, log_sum_exp, squared_distances
-from bayesnde_cli.model.stack import MODEL, Stack
+from bayesnde_cli.model.stack import GAUSSIAN_MIXTURE, KERNELS, MODEL, Stack
 from bayesnde_cli.rng import derive_seed, generator
 from bayesnde_cli.rows import Rows, some_rows
 
@@ -288,7 +288,7 @@ def fit_stack(train: Rows, validation: Rows, log_density: np.ndarray, seed: int)
 
     The fitted model stays, with the least weight, even if the others are better at nearly all rows.
     """
-    fits: dict[str, MixtureFit] = {"Gaussian mixture": fit_gaussian_mixture, "kernel density": fit_kernels}
+    fits: dict[str, MixtureFit] = {GAUSSIAN_MIXTURE: fit_gaussian_mixture, KERNELS: fit_kernels}
     mixtures = {name: fit_classes(fit, train, validation, derive_seed(seed, name))[0] for name, fit in fits.items()}
     log_densities = np.array([log_density, *(own.log_density(validation) for own in mixtures.values())])
     weights = np.exp(stack_weights(log_densities))

@@ -14,12 +14,13 @@ from bayesnde_cli.settings.declare import GROUPS, StageSettings, field_help, fie
 from bayesnde_cli.settings.resolve import resolve
 from bayesnde_cli.settings.stage_settings import (
     IMAGES,
-    LARGE_TABLE,
+    LEARNING_RATES,
     MOST_MAPPED_CLASSES,
     NEURAL_BASELINES,
-    SMALL_TABLE,
+    RECIPES,
     SMALL_TABLE_ROWS,
     STAGE_SETTINGS,
+    TABLE,
     DensitySettings,
     EvaluateSettings,
     PosteriorSettings,
@@ -75,7 +76,7 @@ def test_help_shows_defaults_and_those_that_depend_on_the_data() -> None:
     assert (shown(PrepareSettings, "drop"), shown(PrepareSettings, "drop_constant")) == ("", "")
     assert shown(EvaluateSettings, "baselines") == "on"
     assert shown(DensitySettings, "proposal_draws") == "10,000; images: 2,000"
-    assert shown(WarmstartSettings, "width") == "256; below 2,000 training rows: 128; images: 32"
+    assert shown(WarmstartSettings, "width") == "by --recipe: 128 small, 256 medium, 256 large; images 32"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -125,7 +126,7 @@ def test_an_unknown_or_wrong_value_is_refused_in_python_too() -> None:
 # Filled in.
 
 
-@pytest.mark.parametrize(("are_images", "defaults"), [(False, LARGE_TABLE), (True, IMAGES)])
+@pytest.mark.parametrize(("are_images", "defaults"), [(False, TABLE), (True, IMAGES)])
 def test_scoring_takes_blocks_and_draws_from_the_kind_of_data(are_images: bool, defaults: dict) -> None:
     found = DensitySettings().with_defaults(are_images=are_images)
     names = ("block_rows", "pilot_draws", "proposal_draws", "importance_draws")
@@ -136,13 +137,34 @@ def test_scoring_takes_blocks_and_draws_from_the_kind_of_data(are_images: bool, 
     assert given.with_defaults(are_images=are_images) == given
 
 
-@pytest.mark.parametrize(("n_rows", "defaults"), [(SMALL_TABLE_ROWS - 1, SMALL_TABLE), (SMALL_TABLE_ROWS, LARGE_TABLE)])
-def test_few_rows_get_small_networks_and_weight_decay(n_rows: int, defaults: dict) -> None:
-    found = WarmstartSettings().with_defaults(n_rows)
-    names = ("width", "depth", "weight_decay", "validation_rows", "generated_rows")
+@pytest.mark.parametrize(("n_rows", "recipe"), [(SMALL_TABLE_ROWS - 1, "small"), (SMALL_TABLE_ROWS, "medium")])
+def test_where_nothing_is_tried_few_rows_get_small_networks_and_weight_decay(n_rows: int, recipe: str) -> None:
+    found, defaults = WarmstartSettings().with_defaults(n_rows), TABLE | RECIPES[recipe]
+    names = ("width", "depth", "weight_decay", "validation_rows", "generated_rows", "checks")
     assert [getattr(found, name) for name in names] == [defaults[name] for name in names]
+    assert found.learning_rate == LEARNING_RATES["elbo"]
     assert RefineSettings().with_defaults(n_rows).weight_decay == defaults["weight_decay"]
-    assert found.model_copy(update=dict.fromkeys(names)) == WarmstartSettings()  # nothing else changes
+    # Nothing else changes.
+    assert found.model_copy(update=dict.fromkeys((*names, "learning_rate"))) == WarmstartSettings()
+
+
+def test_a_named_recipe_fills_in_what_is_not_given_and_the_paper_s_objectives_learn_slowly() -> None:
+    found = WarmstartSettings(recipe="large", width=7, objective="egm").with_defaults(10)
+    assert (found.width, found.depth, found.weight_decay) == (7, RECIPES["large"]["depth"], 0.0)
+    assert found.learning_rate == RefineSettings(latent_update="map").with_defaults().learning_rate == 1e-3
+    assert RefineSettings().with_defaults().learning_rate == LEARNING_RATES["importance"]
+    assert RefineSettings().with_defaults(are_images=True).learning_rate == 1e-3
+
+
+def test_all_recipes_are_tried_unless_there_is_nothing_to_choose() -> None:
+    found = WarmstartSettings(weight_decay=0.5).candidates(are_images=False)
+    assert list(found) == list(RECIPES)
+    assert [own.width for own in found.values()] == [recipe["width"] for recipe in RECIPES.values()]
+    assert {own.weight_decay for own in found.values()} == {0.5}  # what is given stays
+    for settings in ({"recipe": "small"}, {"width": 9}, {"depth": 1}, {"objective": "egm"}):
+        given = WarmstartSettings(**settings)
+        assert list(given.candidates(are_images=False).values()) == [given]
+    assert len(WarmstartSettings().candidates(are_images=True)) == 1
 
 
 def test_images_have_the_paper_s_networks_and_latents_however_few_they_are() -> None:
@@ -154,9 +176,8 @@ def test_images_have_the_paper_s_networks_and_latents_however_few_they_are() -> 
 
 
 def test_given_values_stay() -> None:
-    given = WarmstartSettings(
-        width=7, depth=3, weight_decay=0.0, validation_rows=9, generated_rows=99, latent_dim=4, class_maps=False
-    )
+    networks = {"width": 7, "depth": 3, "weight_decay": 0.0, "latent_dim": 4, "class_maps": False}
+    given = WarmstartSettings(**networks, validation_rows=9, generated_rows=99, checks=2, learning_rate=0.5)
     assert given.with_defaults(100) == given.with_defaults(100, are_images=True, n_classes=2) == given
 
 

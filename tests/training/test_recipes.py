@@ -34,13 +34,14 @@ COUNTS, SIZES, WORDS, MONEY = range(4)
 @pytest.mark.parametrize(
     ("config", "n_rows", "kind", "expected"),
     [
-        (WarmstartSettings(), 60 * BATCH, "mlp", 100),  # 6,000 steps
-        (RefineSettings(), 60 * BATCH, "mlp", 200),  # 12,000 of them for small networks
-        (RefineSettings(), 60 * BATCH, "residual", 100),
-        (WarmstartSettings(), 6000 * BATCH, "mlp", 30),  # a large table is seen several times nevertheless
-        (WarmstartSettings(), 8 * BATCH, "mlp", 400),  # a small one has a limit
-        (RefineSettings(), 8 * BATCH, "mlp", 250),
-        (RefineSettings(), 8 * BATCH, "residual", 400),
+        (WarmstartSettings(), 60 * BATCH, "mlp", 25),  # 1,500 steps
+        (RefineSettings(), 60 * BATCH, "mlp", 17),  # 1,000 in the first cycle
+        (RefineSettings(), 60 * BATCH, "residual", 17),
+        (WarmstartSettings(), 6000 * BATCH, "mlp", 1),
+        (RefineSettings(), 8 * BATCH, "mlp", 125),
+        (WarmstartSettings(objective="egm"), 60 * BATCH, "mlp", 100),  # 6,000 steps
+        (RefineSettings(latent_update="map"), 6000 * BATCH, "mlp", 30),  # a large table is seen several times
+        (RefineSettings(latent_update="map"), 8 * BATCH, "mlp", 400),  # a small one has a limit
         (WarmstartSettings(steps=1000), 60 * BATCH, "mlp", 17),  # whole epochs
         (WarmstartSettings(steps=10000), 8 * BATCH, "mlp", 1250),
         (WarmstartSettings(steps=1000, epochs=3), 60 * BATCH, "mlp", 3),

@@ -253,7 +253,7 @@ class WarmstartSettings(TrainingSettings):
     recipe: Literal["auto", "small", "medium", "large"] = _model(
         "auto",
         "Width, depth and weight decay of a table's networks: auto tries all in short runs and chooses by held-out "
-        "rows; what is given by hand is not tried.",
+        "rows, unless --width or --depth is given.",
     )
     objective: Literal["elbo", "egm", "both"] = _training(
         "elbo", "Objective: the evidence lower bound, the paper's adversarial warm start (egm), or egm and then elbo."
@@ -327,12 +327,10 @@ class WarmstartSettings(TrainingSettings):
 
     def candidates(self, *, are_images: bool) -> "dict[str, WarmstartSettings]":
         """The settings to try by the names of their recipes; a single one if there is no choice."""
-        if are_images or self.recipe != "auto" or self.objective != "elbo":
+        is_given = self.recipe != "auto" or self.width is not None or self.depth is not None
+        if is_given or are_images or self.objective != "elbo":
             return {self.recipe: self}
-        found: dict[WarmstartSettings, str] = {}
-        for name, recipe in RECIPES.items():
-            found.setdefault(self.fill_in(recipe), name)
-        return {name: settings for settings, name in found.items()}
+        return {name: self.fill_in(recipe) for name, recipe in RECIPES.items()}
 
     def check_data(self, n_classes: int, *, are_images: bool) -> None:
         """Raise `BadConfig` for settings that do not apply to these rows."""

@@ -29,7 +29,7 @@ _WARMSTART_STEPS, _COLUMN_STEPS, _REFINE_STEPS = 600, 400, 300
 # With fewer validation rows than this, training rows are held out as well, up to a share of them.
 _FEW_ROWS, _HELD_OUT_SHARE = 200, 0.25
 _MOST_ROWS = 512  # held-out rows that are scored
-# Standard errors of the difference within which a cheaper candidate is as good, and beyond which nothing is left to try.
+# Standard errors of the difference within which a cheaper candidate is as good, and beyond which a choice is clear.
 _AS_GOOD, _CLEARLY = 1.0, 5.0
 _PARTS = ("warmstart", "refine")
 # Where a density is not finite.
@@ -84,9 +84,8 @@ def choose(
             last = [_record(candidate, _PARTS[number], scores, ranked[0]) for candidate in left]
             found += last
             left = [candidate for candidate in left if candidate.name != ranked[-1]]
-            if all(
-                record["below_best"] > _CLEARLY * record["below_best_se"] for record in last if record["below_best"]
-            ):
+            others = [record for record in last if record["recipe"] != ranked[0]]
+            if all(record["below_best"] > _CLEARLY * record["below_best_se"] for record in others):
                 break
     # In order of cost.
     chosen = next(record for record in last if record["below_best"] <= _AS_GOOD * record["below_best_se"])

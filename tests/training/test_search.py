@@ -1,0 +1,152 @@
+"""The choice of a recipe, and cycles of refinement that go on as long as they gain."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bayesnde_cli.cli.console import Console
+from bayesnde_cli.model.coders import Networks
+from bayesnde_cli.model.networks import NetworkSpec
+from bayesnde_cli.rows import Rows
+from bayesnde_cli.settings.stage_settings import (
+    CYCLE_GAIN_LIMITS,
+    CYCLE_GAIN_ROWS,
+    FIRST_CYCLE_STEPS,
+    RefineSettings,
+    WarmstartSettings,
+)
+from bayesnde_cli.training import search
+from bayesnde_cli.training.loop import Progress, Training
+from bayesnde_cli.training.recipes import first_weights, fresh_networks, phases_of
+
+REPORT = Console(quiet=True)
+N_ROWS = 400
+NAMES = ("small", "medium", "large")
+
+
+def _made_up(rng: np.random.Generator, n_rows: int) -> Rows:
+    """Two columns on a thin line: independent columns are two nats worse."""
+    first = rng.standard_normal(n_rows)
+    return Rows(np.stack([first, first + 0.1 * rng.standard_normal(n_rows)], axis=1).astype(np.float32))
+
+
+def _candidate(name: str, **settings: Any) -> search.Candidate:
+    complete = WarmstartSettings(seed=0, validation_draws=8, **settings).with_defaults(N_ROWS)
+    networks = fresh_networks(complete, 2, 0)
+    return search.Candidate(name, complete, networks, first_weights(complete, networks))
+
+
+def _choose(candidates: list[search.Candidate]) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    train, held_out = _made_up(rng, N_ROWS), _made_up(rng, 100)
+    data = tf.constant(train.x), None
+    return search.choose(candidates, train, held_out, lambda epoch: data, REPORT)
+
+
+def test_a_recipe_that_cannot_fit_the_rows_loses(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, steps in (("_WARMSTART_STEPS", 80), ("_COLUMN_STEPS", 20), ("_REFINE_STEPS", 40)):
+        monkeypatch.setattr(search, name, steps)
+    frozen = _candidate("small", width=8, depth=1, learning_rate=0.0)
+    able = _candidate("large", width=8, depth=1, learning_rate=0.02)
+    records = _choose([frozen, able])
+    assert search.chosen_recipe(records) == "large"
+    first = {record["recipe"]: record for record in records if record["part"] == "warmstart"}
+    assert first["large"]["below_best"] == 0.0
+    assert first["small"]["below_best"] > 0.3
+    assert (first["small"]["width"], first["small"]["n_rows"]) == (8, 100)
+    # The same with the cheap one able: the result does not depend on the order.
+    assert search.chosen_recipe(_choose([able._replace(name="small"), frozen._replace(name="large")])) == "small"
+
+
+@pytest.fixture
+def chosen_by(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[dict[str, Any]]]:
+    """The records where candidates have these scores of the held-out rows after each part."""
+
+    def choose(**scores: list[np.ndarray]) -> list[dict[str, Any]]:
+        trained = dict.fromkeys(scores, 0)
+
+        def score(candidate: Any, _weights: Any, _held_out: Any) -> np.ndarray:
+            trained[candidate.name] += 1
+            return scores[candidate.name][trained[candidate.name] - 1]
+
+        monkeypatch.setattr(search, "_parts", lambda *_: ([], []))
+        monkeypatch.setattr(search, "_train", lambda *_: {})
+        monkeypatch.setattr(search, "_score", score)
+        settings = SimpleNamespace(seed=0, width=1, depth=1, weight_decay=0.0)
+        candidates: Any = [search.Candidate(name, settings, None, {}) for name in scores]  # type: ignore[arg-type]
+        return search.choose(candidates, Rows(np.zeros((9, 1))), Rows(np.zeros((50, 1))), lambda _: None, REPORT)
+
+    return choose
+
+
+def test_the_worst_is_dropped_and_the_cheapest_of_equals_is_chosen(chosen_by: Callable) -> None:
+    noise = np.random.default_rng(1).standard_normal(50)
+    zero, one = np.zeros(50), np.ones(50)
+    # After the first part medium is the worst; in the end small is below large by less than a standard error.
+    records = chosen_by(small=[0.1 * noise, zero + 0.05], medium=[-one], large=[zero, 0.1 + noise])
+    assert [(record["part"], record["recipe"]) for record in records] == [
+        *(("warmstart", name) for name in NAMES),
+        ("refine", "small"),
+        ("refine", "large"),
+    ]
+    assert search.chosen_recipe(records) == "small"
+    # A difference that is known exactly counts, however small it is.
+    assert (
+        search.chosen_recipe(chosen_by(small=[0.1 * noise, zero], medium=[-one], large=[zero, zero + 0.01])) == "large"
+    )
+
+
+def test_nothing_more_is_tried_where_the_choice_is_clear(chosen_by: Callable) -> None:
+    noise = 0.1 * np.random.default_rng(1).standard_normal(50)
+    records = chosen_by(small=[noise - 1.0], medium=[np.zeros(50)], large=[noise - 2.0])
+    assert [record["part"] for record in records] == ["warmstart"] * 3
+    assert search.chosen_recipe(records) == "medium"
+
+
+def test_training_rows_are_held_out_where_validation_rows_are_few() -> None:
+    rng = np.random.default_rng(0)
+    train, many, few = (_made_up(rng, n) for n in (400, 200, 30))
+    assert len(search.hold_out(train, many, 0).trained) == 400
+    index, rows = search.hold_out(train, few, 0)
+    assert (len(index), len(rows)) == (300, 130)  # a quarter of the training rows, though 200 are wanted
+    held_out = set(map(tuple, rows.x.tolist()))
+    assert not held_out & set(map(tuple, train.x[index].tolist()))
+    assert set(map(tuple, few.x.tolist())) <= held_out
+
+
+NETWORKS = Networks(NetworkSpec(2, 2, kind="mlp", width=4, depth=1), NetworkSpec(2, 2, kind="mlp", width=4, depth=1))
+
+
+def test_cycles_double_and_share_one_program() -> None:
+    settings = RefineSettings(seed=0).with_defaults(N_ROWS)
+    first, second, third, *_ = phases_of(settings, NETWORKS, _made_up(np.random.default_rng(0), N_ROWS))
+    assert FIRST_CYCLE_STEPS <= first.pace.n_rounds * first.pace.steps_per_round < FIRST_CYCLE_STEPS + 8
+    assert (second.pace.n_rounds, third.pace.n_rounds) == (2 * first.pace.n_rounds, 4 * first.pace.n_rounds)
+    assert third.run is first.run
+    # Random numbers are not used twice.
+    assert second.first_epoch == first.pace.n_epochs
+    assert third.first_epoch == second.first_epoch + second.pace.n_epochs
+    assert float(third.objective.start({}, None).extra[0]) == third.pace.n_epochs
+    low, high = CYCLE_GAIN_LIMITS
+    assert (first.least_gain, second.least_gain) == (None, min(max(CYCLE_GAIN_ROWS / N_ROWS, low), high))
+    for one in (
+        RefineSettings(seed=0, steps=10),
+        RefineSettings(seed=0, epochs=2),
+        RefineSettings(latent_update="map"),
+    ):
+        assert len(phases_of(one.with_defaults(N_ROWS), NETWORKS, _made_up(np.random.default_rng(0), N_ROWS))) == 1
+
+
+@pytest.mark.parametrize(("end", "is_needed"), [(-1.94, True), (-1.96, False), (-2.1, False), (None, False)])
+def test_a_cycle_follows_one_that_gained_enough(end: float | None, is_needed: bool) -> None:
+    settings = RefineSettings(seed=0).with_defaults(N_ROWS)
+    phases = phases_of(settings, NETWORKS, _made_up(np.random.default_rng(0), N_ROWS))
+    training = Training(settings, phases, lambda _: None, lambda _: {}, tf.constant(0))
+    assert phases[1].least_gain == 0.05
+    before = {"phase": phases[0].name, "round": 0, "marginal": -2.0}
+    checks = [before, before | {"round": 1, "marginal": -2.5}, before | {"round": 2, "marginal": end}]
+    assert training._is_next_needed(Progress(0, 2, None, [], checks)) is is_needed

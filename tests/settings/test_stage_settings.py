@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -176,7 +177,7 @@ def test_images_have_the_paper_s_networks_and_latents_however_few_they_are() -> 
 
 
 def test_given_values_stay() -> None:
-    networks = {"width": 7, "depth": 3, "weight_decay": 0.0, "latent_dim": 4, "class_maps": False}
+    networks: dict[str, Any] = {"width": 7, "depth": 3, "weight_decay": 0.0, "latent_dim": 4, "class_maps": False}
     given = WarmstartSettings(**networks, validation_rows=9, generated_rows=99, checks=2, learning_rate=0.5)
     assert given.with_defaults(100) == given.with_defaults(100, are_images=True, n_classes=2) == given
 

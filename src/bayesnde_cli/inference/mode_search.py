@@ -40,6 +40,9 @@ _SAME_MODE = 0.5
 # They are within reach of each other if they are this many standard deviations apart, in the metric of either. In any
 # number of dimensions two normals three standard deviations apart share a seventh of their mass.
 _REACH = 3.0
+# A start point stops this many nats below the highest place of its row, and as many times what it gained of late: the
+# mode that it leads to has hardly any mass.
+_FAR_BELOW, _MOST_MORE, _FEWEST_STEPS = 15.0, 20.0, 12
 # The log-weight of a duplicate.
 _NOTHING = -1e300
 # Rows that are looked up in the bank together: the smallest of these sizes that holds them, or of this many cells.
@@ -160,7 +163,10 @@ class ModeFinder:
                 stopping.check()
             is_moving = (flat.gained > _LEAST_GAIN).reshape(n_rows, n_starts)
             walk = Walk(*(part.reshape(n_rows, n_starts, *part.shape[1:]) for part in flat))
-            is_open = (is_moving & ~_is_below(walk)).reshape(-1)
+            is_open = is_moving & ~_is_below(walk)
+            if first + _STEPS_PER_PRECISION >= _FEWEST_STEPS:
+                is_open &= ~_is_hopeless(walk)
+            is_open = is_open.reshape(-1)
             if not is_open.any():
                 break
         return walk, ~is_open.reshape(n_rows, n_starts), spent
@@ -332,6 +338,12 @@ def _is_below(walk: Walk) -> np.ndarray:
     """Which places are within reach of a higher one of their row. (rows, n)."""
     is_higher = walk.height[:, None] > walk.height[:, :, None]
     return (_are_in_reach(_distances(walk), walk.z.shape[2]) & is_higher).any(axis=2)
+
+
+def _is_hopeless(walk: Walk) -> np.ndarray:
+    """Which places are so far below the highest one of their row that they will not come near. (rows, n)."""
+    below = walk.height.max(axis=1, keepdims=True) - walk.height
+    return below > _FAR_BELOW + _MOST_MORE * walk.gained  # False for NaN
 
 
 def weigh_modes(walk: Walk, is_settled: np.ndarray, n_carried: int, n_kept: int) -> tuple[Modes, np.ndarray]:

@@ -37,15 +37,15 @@ _GROUPS, _GROUP_CELLS = (2, 16), 6_000
 # Numbers in the matrices of all draws of a group, at most.
 _GROUP_NUMBERS = 50_000_000
 # The search for modes.
-_SEARCH = SearchSize(n_starts=(6, 15, 45), n_steps=24, n_kept=6)
+_SEARCH = SearchSize(n_starts=(6, 15, 45), n_steps=48, n_kept=6)
 # Draws around the modes, one number after the other as long as it helps, in halves of the first.
 _LEVELS = (2, 3, 4, 6, 8, 12, 16)
 # Effective draws per latent that a fit of the proposal needs, and draws that it is given, resampled by weight.
 _FIT_PER_LATENT, _N_RESAMPLED = 20, 400
 # Refits of the proposal to its own draws; each doubles their number.
-_N_REFITS = 4
-# Factor on the error of a refit. It is that of a proposal which was fitted to draws of the same row, and is taken at
-# the moment when it looks small: on 757 rows with known densities errors were 1.09 times as large.
+_N_REFITS = 6
+# Factor on the error of a refit: its proposal was fitted to draws of the same row, and it is taken when it looks small.
+# On 757 rows with known densities errors were 1.09 times as large.
 _REFIT_ERROR = 1.1
 # Standard errors by which two estimates of a row may differ, in addition to the target.
 _MOST_APART = 5.0

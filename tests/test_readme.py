@@ -100,7 +100,7 @@ def test_every_preset_simulator_and_option_is_documented(bayesnde: Callable) -> 
     for name in (*preset_names(), *SIMULATORS):
         assert f"`{name}`" in README, name
     mentioned = set(re.findall(r"--[a-z][a-z-]+", README))
-    of_others = {"--array", "--nv", "--only"}  # sbatch's, apptainer's, of benchmarks/images.py
+    of_others = {"--array", "--nv", "--only", "--growth"}  # of sbatch, of apptainer, of benchmarks
     foreign = {"--quiet", "--check", "--install-completion", "--require", *of_others}
     known = {option for name in COMMANDS for option in re.findall(r"--[a-z][a-z-]+", bayesnde(name, "--help").out)}
     assert mentioned - known - foreign == set()

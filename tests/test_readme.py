@@ -43,6 +43,7 @@ def test_the_two_commands_are_one_line_each_and_make_their_own_environment() -> 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_xla")
 def test_the_python_example_works_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

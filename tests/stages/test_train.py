@@ -179,6 +179,7 @@ def test_a_signal_at_a_validation_check_loses_no_weights(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_xla")
 def test_the_paper_s_two_stages_run_with_every_term_in_the_history(bayesnde: Callable, run: Path) -> None:
     weights = ["adversarial-x", "adversarial-z", "reconstruction-x", "reconstruction-z", "correlation"]
     weights += ["marginal-mmd", "joint-mmd", "sliced-wasserstein", "log-variance", "squared-variance"]

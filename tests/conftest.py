@@ -2,7 +2,8 @@
 
 import shutil
 import signal
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +31,12 @@ class Outcome(NamedTuple):
     err: str
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modules with slow tests run first: at the end, no worker waits long for another one."""
+    n_slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -n_slow[item.path])  # stable: a module stays in one piece
+
+
 @pytest.fixture
 def bayesnde(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
     """Runs a command line in this process."""
@@ -47,17 +54,15 @@ def bayesnde(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def without_xla(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs run as TensorFlow's own graphs: slower, but ready sooner. XLA's random numbers are not at hand there."""
-    import tensorflow as tf
+def without_xla(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Programs run as TensorFlow's own graphs: slower, but ready sooner."""
+    import plain_graphs
+    from bayesnde_cli.inference import importance
 
-    from bayesnde_cli.model import backend
-
-    function, random = tf.function, tf.random
-    monkeypatch.setattr(tf, "function", lambda body=None, jit_compile=True, **options: function(body, **options))
-    monkeypatch.setattr(
-        backend, "_random", lambda name, shape, seed, **options: getattr(random, name)(shape, seed, **options)
-    )
+    importance.marginal_scorer.cache_clear()  # it keeps programs of other tests, and would keep these
+    plain_graphs.install(monkeypatch.setattr)
+    yield
+    importance.marginal_scorer.cache_clear()
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ def test_the_two_commands_are_one_line_each_and_make_their_own_environment() -> 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_xla")
 def test_the_python_example_works_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,7 +101,7 @@ def test_every_preset_simulator_and_option_is_documented(bayesnde: Callable) -> 
     for name in (*preset_names(), *SIMULATORS):
         assert f"`{name}`" in README, name
     mentioned = set(re.findall(r"--[a-z][a-z-]+", README))
-    of_others = {"--array", "--nv", "--only", "--growth"}  # sbatch's, apptainer's, of two of benchmarks/
+    of_others = {"--array", "--nv", "--only", "--growth"}  # of sbatch, of apptainer, of benchmarks
     foreign = {"--quiet", "--check", "--install-completion", "--require", *of_others}
     known = {option for name in COMMANDS for option in re.findall(r"--[a-z][a-z-]+", bayesnde(name, "--help").out)}
     assert mentioned - known - foreign == set()

@@ -28,6 +28,7 @@ def _numbers(text: str, *names: str) -> np.ndarray:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_xla")
 def test_the_command_line_and_the_estimator_give_the_same_bits_and_samples(bayesnde: Callable, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     classes = rng.integers(0, 2, 300)

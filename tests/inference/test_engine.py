@@ -104,59 +104,10 @@ def test_posteriors_with_two_modes() -> None:
     rows, model = Rows(x, None, None), FittedModel(_two_modes, 1)
     check(_scores(Engine(model, ONCE), rows), truth)
     # Negative control: chains that all start at one place know of one mode, and half of the density is missing.
-    one_place = _scores(Engine(model, ONCE.model_copy(update={"start": "encoder"})), rows)
+    one_place = _scores(Engine(model, ONCE.model_copy(update={"start": "encoder", "pilot_draws": 0})), rows)
     assert np.isnan(one_place["missed_mass"]).all()  # no search for modes that chains would not go to
     with pytest.raises(AssertionError):
         check(one_place | {"reliable": np.ones(len(x), bool)}, truth)
-
-
-N_FOLDED = 3
-FOLDED_DIM = 8
-
-
-def folded(z: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """In class k the first k + 1 columns are squares of a latent: 2, 4 and 8 modes of equal size."""
-    n_squares = 1.0 + tf.matmul(y, tf.range(N_FOLDED, dtype=z.dtype)[:, None])
-    mean = tf.where(tf.range(FOLDED_DIM, dtype=z.dtype) < n_squares, tf.square(z), z)
-    return mean, tf.fill(tf.shape(mean), tf.constant(0.01, z.dtype))
-
-
-def folded_rows(n_each: int) -> tuple[Rows, np.ndarray]:
-    """Rows of each class whose modes are well apart, and their log-densities: column by column, by quadrature."""
-    rng = np.random.default_rng(8)
-    z = rng.standard_normal((N_FOLDED * n_each, FOLDED_DIM))
-    z += np.sign(z)
-    y = np.repeat(np.eye(N_FOLDED, dtype=np.float32), n_each, axis=0)
-    mean, variance = (part.numpy() for part in folded(tf.constant(z), tf.constant(y, tf.float64)))
-    x = (mean + np.sqrt(variance) * rng.standard_normal(mean.shape)).astype(np.float32)
-    grid = np.linspace(-8.0, 8.0, 16001)
-    log_prior = np.log(grid[1] - grid[0]) - 0.5 * np.log(2 * np.pi) - 0.5 * grid**2
-    is_square = np.arange(FOLDED_DIM) <= y.argmax(axis=1)[:, None]
-    truth = np.zeros(len(x))
-    for index, column in np.ndindex(x.shape):
-        there = grid**2 if is_square[index, column] else grid
-        cell = -50.0 * (x[index, column].astype(float) - there) ** 2 - 0.5 * np.log(2 * np.pi * 0.01)
-        truth[index] += np.logaddexp.reduce(log_prior + cell)
-    return Rows(x, None, y), truth
-
-
-@pytest.mark.slow
-def test_modes_that_few_starts_miss_are_suspected_and_found_with_a_larger_budget() -> None:
-    rows, truth = folded_rows(16)
-    engine = Engine(FittedModel(folded, FOLDED_DIM, n_classes=N_FOLDED), DensitySettings())
-    draws = engine.sample(rows, 3)
-    once = engine._score(rows, draws, 3, engine._budget)
-    is_wrong = np.abs(once["log_density_scaled"] - truth) > 0.3
-    # The first attempt does miss modes, and says so.
-    assert is_wrong.mean() > 0.15
-    assert not np.any(is_wrong & once["reliable"])
-    scores = engine.score(rows, draws, 3)
-    check(scores, truth)
-    assert scores["reliable"].mean() > 0.9
-    again = ~once["reliable"]
-    assert (scores["n_gradients"][again] > 2 * once["n_gradients"][again]).all()
-    for name in once:
-        np.testing.assert_array_equal(scores[name][~again], once[name][~again])
 
 
 @pytest.fixture(scope="module")

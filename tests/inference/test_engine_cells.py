@@ -25,7 +25,7 @@ def _decoder(z: tf.Tensor) -> tuple:
 
 
 def _by_quadrature(x: np.ndarray, columns: tuple[ColumnCells, ...]) -> np.ndarray:
-    grid = np.linspace(-5.5, 5.5, 401)
+    grid = np.linspace(-5.5, 5.5, 201)
     z = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
     log_prior = norm.logpdf(z).sum(axis=1) + 2 * np.log(grid[1] - grid[0])
     mean = z @ WEIGHTS.T

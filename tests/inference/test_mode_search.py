@@ -71,9 +71,9 @@ def test_modes_have_their_weight_whether_found_or_known_from_an_earlier_attempt(
 
 
 def test_places_that_are_below_a_higher_one_wait_and_the_others_go_on_until_they_have_arrived() -> None:
-    model = FittedModel(squares, 1)
+    finder = ModeFinder(FittedModel(squares, 1))
     rows = Rows(np.linspace(0.5, 2.0, 40, dtype=np.float32)[:, None])
-    found = ModeFinder(model).find(rows, SearchSize((6,), n_steps=24, n_kept=2), 3)
+    found = finder.find(rows, SearchSize((6,), n_steps=24, n_kept=2), 3)
     roots = np.sqrt(rows.x)
     np.testing.assert_allclose(np.sort(found.modes.z[:, :, 0], axis=1), np.hstack([-roots, roots]), atol=0.02)
     assert (np.abs(np.exp(found.modes.log_weight) - 0.5) < 0.02).all()
@@ -82,7 +82,7 @@ def test_places_that_are_below_a_higher_one_wait_and_the_others_go_on_until_they
     assert 0 < found.n_gradients.mean() < n_all / 2
     # Seven starts do not rule out a third mode; more of them do.
     assert (found.missed_mass > MOST_MISSED_MASS).all()
-    more = ModeFinder(model).find(rows, SearchSize((6, 12), n_steps=24, n_kept=2), 3)
+    more = finder.find(rows, SearchSize((6, 12), n_steps=24, n_kept=2), 3)
     assert (more.missed_mass < MOST_MISSED_MASS).all()
 
 

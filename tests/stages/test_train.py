@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fake_training
+import plain_graphs
 from bayesnde_cli.model.stack import MODEL
 from bayesnde_cli.runs.files import read_arrays
 from bayesnde_cli.runs.layout import RunLayout
@@ -74,9 +75,11 @@ def _table(path: Path) -> list[dict]:
     return pq.read_table(path).to_pylist()
 
 
-def _strike(number: int, command: Sequence[object], line_start: str) -> int:
+def _strike(
+    number: int, command: Sequence[object], line_start: str, program: Sequence[str] = ("-m", "bayesnde_cli")
+) -> int:
     """Send a signal to a command in a process of its own after it has printed a line; the exit code."""
-    arguments = [sys.executable, "-m", "bayesnde_cli", *map(str, command)]
+    arguments = [sys.executable, *program, *map(str, command)]
     process = subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:
@@ -175,12 +178,14 @@ def test_a_signal_saves_and_the_next_run_resumes_to_the_same_bytes(bayesnde: Cal
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_xla")
 def test_chains_latents_and_step_sizes_survive_a_kill(bayesnde: Callable, warm: Path, tmp_path: Path) -> None:
     calm = Path(shutil.copytree(warm, tmp_path / "calm"))
     options = ["--epochs=2", *CHECKS, "--latent-update", "posterior", "--burn-in", "2"]
     assert bayesnde("refine", "--run", calm, *options).code == 0
-    # After the burn-in and the first check, while a round is compiled.
-    assert _strike(signal.SIGKILL, ["refine", "--run", warm, *options], "posterior, epoch 0") == -signal.SIGKILL
+    # After the burn-in and the first check, while a round is traced.
+    command, program = ["refine", "--run", warm, *options], [plain_graphs.__file__]
+    assert _strike(signal.SIGKILL, command, "posterior, epoch 0", program) == -signal.SIGKILL
     assert not (warm / "refine/manifest.json").exists()
     again = bayesnde("refine", "--run", warm, *options)
     assert again.code == 0, again.err
@@ -232,6 +237,7 @@ def test_a_signal_at_a_validation_check_loses_no_weights(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_xla")
 def test_the_paper_s_two_stages_run_with_every_term_in_the_history(bayesnde: Callable, run: Path) -> None:
     weights = ["adversarial-x", "adversarial-z", "reconstruction-x", "reconstruction-z", "correlation"]
     weights += ["marginal-mmd", "joint-mmd", "sliced-wasserstein", "log-variance", "squared-variance"]

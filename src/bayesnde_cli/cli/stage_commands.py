@@ -17,7 +17,14 @@ _STAGE_OPTIONS = ("run", "restart", "json", "quiet", "verbose")
 
 
 @with_options("assignments", *_STAGE_OPTIONS, config=stage_settings.PrepareSettings)
-def fit(call: Call, config: stage_settings.PrepareSettings, data: list[Path] = TABLE) -> None:
+def fit(
+    call: Call,
+    config: stage_settings.PrepareSettings,
+    data: list[Path] = TABLE,
+    minutes: float | None = option(
+        "M", "Take about this many minutes in all: training stops in time, with the best weights so far.", min=1
+    ),
+) -> None:
     """Go from a table to a report: prepare, warmstart, refine, density of the test rows, evaluate.
 
     Run it again to resume; finished stages are skipped. --restart replaces stages that were made with other settings
@@ -27,15 +34,19 @@ def fit(call: Call, config: stage_settings.PrepareSettings, data: list[Path] = T
     \b
     Example:
       bayesnde fit data.csv
-      bayesnde fit data.csv --preset fast --run first
+      bayesnde fit data.csv --minutes 5 --run first
       bayesnde fit vehicle.csv --condition class --set refine.epochs=50
     """
     from bayesnde_cli.stages.fit import run_fit
 
+    warmstart, refine = call.resolve(stage_settings.WarmstartSettings), call.resolve(stage_settings.RefineSettings)
+    if minutes is not None:
+        warmstart = warmstart.fill_in({"minutes": stage_settings.WARMSTART_TIME * minutes})
+        refine = refine.fill_in({"minutes": stage_settings.REFINE_TIME * minutes})
     settings = stage_settings.PipelineSettings(
         config,
-        call.resolve(stage_settings.WarmstartSettings),
-        call.resolve(stage_settings.RefineSettings),
+        warmstart,
+        refine,
         call.resolve(stage_settings.DensitySettings),
         call.resolve(stage_settings.EvaluateSettings),
     )

@@ -140,6 +140,8 @@ RECIPES: dict[str, dict[str, Any]] = {
     "large": {"width": 256, "depth": 4, "weight_decay": 0.0},
 }
 SMALL_TABLE_ROWS = 2000
+# Within less time recipes are not tried. `fit --minutes` gives these shares to training, and the rest to scoring.
+LEAST_SEARCH_MINUTES, WARMSTART_TIME, REFINE_TIME = 2.0, 0.3, 0.45
 
 # Defaults that depend on the data. Images have the paper's networks, and decoding one takes a thousand times as long as
 # decoding a row of a table.
@@ -200,6 +202,13 @@ class TrainingSettings(ComputedSettings):
         default_text=f"warmstart {WARMSTART_STEPS:,}; refine {FIRST_CYCLE_STEPS:,}, then again and again twice as many "
         f"while that gains enough; other objectives and images {LONG_STEPS:,}, refine of images "
         f"{IMAGE_REFINE_STEPS}",
+    )
+    minutes: float | None = _training(
+        None,
+        "Stop after about this many minutes, with the best weights so far; the result then depends on the machine's "
+        f"speed. With less than {LEAST_SEARCH_MINUTES:g}, no recipes are tried.",
+        ge=0.1,
+        default_text="no limit",
     )
     learning_rate: float | None = _training(
         None,
@@ -328,6 +337,7 @@ class WarmstartSettings(TrainingSettings):
     def candidates(self, *, are_images: bool) -> "dict[str, WarmstartSettings]":
         """The settings to try by the names of their recipes; a single one if there is no choice."""
         is_given = self.recipe != "auto" or self.width is not None or self.depth is not None
+        is_given |= self.minutes is not None and self.minutes < LEAST_SEARCH_MINUTES
         if is_given or are_images or self.objective != "elbo":
             return {self.recipe: self}
         return {name: self.fill_in(recipe) for name, recipe in RECIPES.items()}

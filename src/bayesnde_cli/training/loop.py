@@ -5,6 +5,7 @@ and seeds are addresses (run, round, step), so an interrupted stage resumes to t
 
 import contextlib
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -110,6 +111,7 @@ class Progress:
     state: Any
     history: list[dict[str, Any]] = field(default_factory=list)  # a row for each round
     checks: list[dict[str, Any]] = field(default_factory=list)  # a row for each validation check
+    seconds: float = 0.0  # that rounds and checks took
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,7 @@ class Training:
             advance(sum(rounds[first : progress.phase]) + progress.n_rounds)
             while True:
                 stopping.check()
+                started = time.monotonic()
                 phase = self.phases[progress.phase]
                 if self._is_check_due(progress):
                     average = progress.state.average
@@ -166,6 +169,7 @@ class Training:
                     record = read_losses(losses, phase, progress.n_rounds)
                     progress.state, progress.n_rounds = state, progress.n_rounds + 1
                     progress.history.append(phase.position(progress.n_rounds) | record)
+                    progress.seconds += time.monotonic() - started
                     advance(1)
                 elif self._is_next_needed(progress):
                     best = checkpoints.weights(best_check(progress.checks, self.settings.select))
@@ -183,6 +187,9 @@ class Training:
         least_gain = self.phases[progress.phase + 1].least_gain
         if least_gain is None:
             return True
+        seconds = progress.seconds / len(progress.history) * self.phases[progress.phase + 1].pace.n_rounds
+        if seconds > self._seconds_left(progress):
+            return False
         name = self.phases[progress.phase].name
         own, before = (
             [
@@ -218,13 +225,17 @@ class Training:
         if progress.n_rounds == 0:
             # The weights of the warm start are a candidate, too.
             return self.settings.stage == "refine" and progress.phase == 0
-        return phase.is_check_due(progress.n_rounds, self.settings.checks)
+        return self._seconds_left(progress) <= 0.0 or phase.is_check_due(progress.n_rounds, self.settings.checks)
 
     def _is_phase_over(self, progress: Progress) -> bool:
         phase = self.phases[progress.phase]
         own = [check for check in progress.checks if check["phase"] == phase.name]
         misses = n_misses(own, self.settings.select, after_round=phase.n_settling)
-        return progress.n_rounds >= phase.pace.n_rounds or 0 < self.settings.patience <= misses
+        is_out_of_time = progress.n_rounds > 0 and self._seconds_left(progress) <= 0.0
+        return is_out_of_time or progress.n_rounds >= phase.pace.n_rounds or 0 < self.settings.patience <= misses
+
+    def _seconds_left(self, progress: Progress) -> float:
+        return math.inf if self.settings.minutes is None else 60.0 * self.settings.minutes - progress.seconds
 
 
 def read_losses(losses: Losses, phase: Phase, n_rounds: int) -> dict[str, float]:
@@ -263,6 +274,7 @@ class Checkpoints:
         """Save the progress."""
         leaves = {f"{index:05d}": leaf.numpy() for index, leaf in enumerate(tf.nest.flatten(progress.state))}
         facts = {"identity": self._identity, "phase": progress.phase, "n_rounds": progress.n_rounds}
+        facts["seconds"] = progress.seconds
         write_arrays(self._state_file, leaves, facts | {"history": progress.history, "checks": progress.checks})
 
     def read(self, template: Callable[[int], Any]) -> Progress | None:
@@ -287,7 +299,8 @@ class Checkpoints:
             return None
         leaves = [tf.constant(arrays[name]) for name in sorted(arrays)]
         state = tf.nest.pack_sequence_as(template(facts["phase"]), leaves)
-        return Progress(facts["phase"], facts["n_rounds"], state, facts["history"], facts["checks"])
+        kept = (facts[name] for name in ("history", "checks", "seconds"))
+        return Progress(facts["phase"], facts["n_rounds"], state, *kept)
 
     def choose_once(self, choose: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
         """The recipes that were tried: as an earlier process of this stage has stored them, or tried now."""

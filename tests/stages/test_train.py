@@ -109,7 +109,7 @@ def test_both_stages_leave_weights_history_selection_and_latents(bayesnde: Calla
     assert json.loads(refined.out)["epoch"] == chosen["epoch"]
     weights, facts = read_arrays(warm / "refine/weights/model.npz")
     assert (facts["decoder"]["n_in"], facts["decoder"]["n_classes"]) == (2, 2)
-    assert {name.split("/")[0] for name in weights} == {"decoder", "encoder"}
+    assert {name.split("/")[0] for name in weights} == {"decoder", "encoder", "members"}
     latents = pq.read_table(warm / "refine/latents.parquet")
     assert latents["row_id"].to_pylist() == pq.read_table(warm / "prepare/train.parquet")["row_id"].to_pylist()
     assert np.all(np.isfinite(latents["z_mean"].combine_chunks().flatten().to_numpy()))

@@ -26,7 +26,7 @@ MODEL, GAUSSIAN_MIXTURE, KERNELS = "latent variables", "Gaussian mixture", "kern
 
 @dataclass(frozen=True)
 class Stack:
-    """The weight of every member by its name, the fitted model first, and the mixtures of the others."""
+    """The weight of every member by its name, and the mixtures of all but the fitted model."""
 
     weights: Mapping[str, float]
     mixtures: Mapping[str, ClassMixtures]

@@ -51,7 +51,7 @@ class Trained:
     selected_by: str
     validation_log_density: float
     validation_se: float
-    members: dict[str, float]  # weights in the run's density
+    members: Mapping[str, float]  # weights in the run's density
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -63,7 +63,8 @@ class Trained:
             f"± {2 * self.validation_se:.4f} (units of the file, ± 2 standard errors)"
         )
         if len(self.members) > 1:
-            text += f"; weights: {', '.join(f'{name} {weight:.2f}' for name, weight in self.members.items())}"
+            members = sorted(self.members.items(), key=lambda member: -member[1])  # files sort them by name
+            text += f"; weights: {', '.join(f'{name} {weight:.2f}' for name, weight in members)}"
         return f"{text} (up to date)" if self.is_up_to_date else text
 
 
@@ -143,7 +144,7 @@ def _summarise(layout: RunLayout, manifest: Manifest, *, is_up_to_date: bool) ->
         selected_by=manifest.config["select"],
         validation_log_density=chosen["marginal"],
         validation_se=chosen["marginal_se"],
-        members=manifest.result["members"],
+        members=manifest.result.get("members", ALONE.weights),  # none in a warm start of an earlier version
     )
 
 

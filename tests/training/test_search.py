@@ -73,6 +73,7 @@ def chosen_by(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[dict[str, A
             trained[candidate.name] += 1
             return scores[candidate.name][trained[candidate.name] - 1]
 
+        monkeypatch.setattr(search, "_cost", lambda _: 1)
         monkeypatch.setattr(search, "_parts", lambda *_: ([], []))
         monkeypatch.setattr(search, "_train", lambda *_: {})
         monkeypatch.setattr(search, "_score", score)
@@ -105,6 +106,16 @@ def test_nothing_more_is_tried_where_the_choice_is_clear(chosen_by: Callable) ->
     records = chosen_by(small=[noise - 1.0], medium=[np.zeros(50)], large=[noise - 2.0])
     assert [record["part"] for record in records] == ["warmstart"] * 3
     assert search.chosen_recipe(records) == "medium"
+
+
+def test_a_network_that_costs_more_takes_fewer_steps() -> None:
+    narrow, wide = _candidate("small", width=8, depth=1), _candidate("large", width=32, depth=2)
+    assert search._cost(wide) > 4 * search._cost(narrow)
+    train = _made_up(np.random.default_rng(0), N_ROWS)
+    for share in (0.5, 1.0, 2.0):
+        for phases, steps in zip(search._parts(narrow, train, share), (600, 300), strict=True):
+            pace = phases[-1].pace
+            assert abs(pace.n_rounds * pace.steps_per_round - share * steps) <= pace.steps_per_epoch
 
 
 def test_training_rows_are_held_out_where_validation_rows_are_few() -> None:

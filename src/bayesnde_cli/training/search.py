@@ -2,7 +2,7 @@
 
 After the warm start the worst candidate is dropped, and the others are refined for a moment as well, unless one is
 clearly the best. Of those that are as good as the best one, within a standard error, the cheapest is chosen. All see
-the same rows and random numbers."""
+the same rows, and about as many operations: a network that costs twice as much takes half the steps."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +17,7 @@ from bayesnde_cli.formatting import Advance, Report
 from bayesnde_cli.inference.importance import marginal_scorer
 from bayesnde_cli.model.coders import Networks
 from bayesnde_cli.model.layers import Parameters
+from bayesnde_cli.model.networks import n_products
 from bayesnde_cli.rng import derive_seed, generator
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.settings.stage_settings import RefineSettings, WarmstartSettings
@@ -24,8 +25,9 @@ from bayesnde_cli.training.loop import Phase, read_losses
 from bayesnde_cli.training.objectives import Data
 from bayesnde_cli.training.recipes import phases_of
 
-# Steps of a candidate in both parts, and of its column start.
+# Steps of the middle candidate in both parts, and of its column start; others take at least and at most these multiples.
 _WARMSTART_STEPS, _COLUMN_STEPS, _REFINE_STEPS = 600, 400, 300
+_FEWEST, _MOST = 0.5, 2.0
 # With fewer validation rows than this, training rows are held out as well, up to a share of them.
 _FEW_ROWS, _HELD_OUT_SHARE = 200, 0.25
 _MOST_ROWS = 512  # held-out rows that are scored
@@ -70,7 +72,9 @@ def choose(
     """The figures of every candidate after each part, as rows of a table; one of them `is_chosen`."""
     weights = {candidate.name: candidate.weights for candidate in candidates}
     left, found, last = list(candidates), [], []
-    parts = {candidate.name: _parts(candidate, train) for candidate in candidates}
+    costs = [_cost(candidate) for candidate in candidates]
+    shares = [min(max(float(np.median(costs)) / cost, _FEWEST), _MOST) for cost in costs]
+    parts = {own.name: _parts(own, train, share) for own, share in zip(candidates, shares, strict=True)}
     total = sum(phase.pace.n_rounds for part in parts.values() for phases in part for phase in phases)
     with report.progress("recipes", total, "rounds") as advance:
         for number in range(len(_PARTS)):
@@ -97,12 +101,17 @@ def chosen_recipe(records: Sequence[Mapping[str, Any]]) -> str:
     return str(next(record["recipe"] for record in records if record["is_chosen"]))
 
 
-def _parts(candidate: Candidate, train: Rows) -> tuple[list[Phase], list[Phase]]:
-    """The phases of the warm start and of the refinement of a candidate."""
-    short = {"steps": _WARMSTART_STEPS, "epochs": None}
-    short["column_steps"] = min(_COLUMN_STEPS, candidate.settings.column_steps)
+def _cost(candidate: Candidate) -> int:
+    """Products in one pass of a row."""
+    return n_products(candidate.networks.decoder) + n_products(candidate.networks.encoder)
+
+
+def _parts(candidate: Candidate, train: Rows, share: float) -> tuple[list[Phase], list[Phase]]:
+    """The phases of the warm start and of the refinement of a candidate, with this share of the usual steps."""
+    n_warmstart, n_columns, n_refine = (round(share * n) for n in (_WARMSTART_STEPS, _COLUMN_STEPS, _REFINE_STEPS))
+    short = {"steps": n_warmstart, "epochs": None, "column_steps": min(n_columns, candidate.settings.column_steps)}
     warmstart = candidate.settings.model_copy(update=short)
-    refine = RefineSettings(seed=candidate.settings.seed, steps=_REFINE_STEPS, batch_rows=warmstart.batch_rows)
+    refine = RefineSettings(seed=candidate.settings.seed, steps=n_refine, batch_rows=warmstart.batch_rows)
     refine = refine.model_copy(update={"weight_decay": warmstart.weight_decay}).with_defaults(len(train))
     return phases_of(warmstart, candidate.networks, train), phases_of(refine, candidate.networks, train)
 

@@ -59,12 +59,13 @@ def elbo_call(networks: Any, weights: Any, x: Any, y: Any) -> Callable[[], None]
     import tensorflow as tf
 
     from bayesnde_cli.training.loop import compile_round
-    from bayesnde_cli.training.objectives import Pace, evidence_objective, start_state
+    from bayesnde_cli.training.objectives import Pace, evidence_objective
 
     pace = Pace(N_STEPS * x.shape[0], x.shape[0], N_STEPS, 1, 1)
-    run = compile_round(evidence_objective(networks, WarmstartSettings(kl_warm_up=0.0), pace), N_STEPS)
+    objective = evidence_objective(networks, WarmstartSettings(kl_warm_up=0.0, learning_rate=1e-3), pace)
+    run = compile_round(objective, N_STEPS)
     many = tuple(tf.tile(part, [N_STEPS, 1]) for part in (x, y))
-    state, _ = run(start_state(weights), many, tf.constant(SEED))
+    state, _ = run(objective.start(weights, many), many, tf.constant(SEED))
 
     def call() -> None:
         _, losses = run(state, many, tf.constant(SEED))

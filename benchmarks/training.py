@@ -71,7 +71,7 @@ def compiled_round(objective: str, specs: Sequence[Any], x: Any) -> Callable[[],
     decoder, encoder, *critics = specs
     networks, n_steps = Networks(decoder, encoder), len(x) // BATCH_ROWS
     pace = Pace(len(x), BATCH_ROWS, n_steps, 1, 1)
-    common: dict[str, Any] = {"seed": SEED, "schedule": "constant"}
+    common: dict[str, Any] = {"seed": SEED, "schedule": "constant", "learning_rate": 1e-3}
     if objective in ("egm", "egm-all"):
         terms = {f"{name}_weight": 1.0 for name in TERMS if objective == "egm-all"}
         settings = WarmstartSettings(objective="egm", **common, **terms)
@@ -83,10 +83,8 @@ def compiled_round(objective: str, specs: Sequence[Any], x: Any) -> Callable[[],
     else:
         update, _, is_regularised = objective.partition("-")
         weights = {"mmd_weight": 1000.0, "correlation_weight": 0.3} if is_regularised else {}
-        chains = {"transitions": N_TRANSITIONS, "leapfrogs": N_LEAPFROG, "learning_rate": 5e-3}
-        functions = latent_objective(
-            networks, RefineSettings(latent_update=update, **weights, **chains, **common), pace
-        )
+        common |= {"transitions": N_TRANSITIONS, "leapfrogs": N_LEAPFROG, "learning_rate": 5e-3}
+        functions = latent_objective(networks, RefineSettings(latent_update=update, **weights, **common), pace)
     run, rows, seed = compile_round(functions, n_steps), (x, None), tf.constant(SEED)
     state = functions.start(initial_autoencoder(decoder, encoder, SEED), rows)
     state, _ = run(state, rows, seed)  # from here on the optimizer's moments are not zero

@@ -14,7 +14,7 @@ import tensorflow as tf
 from bayesnde_cli.model.coders import Networks
 from bayesnde_cli.model.layers import Parameters
 from bayesnde_cli.rows import Rows
-from bayesnde_cli.training import recipes, selection
+from bayesnde_cli.training import recipes, search, selection
 from bayesnde_cli.training.generated_rows import DIAGNOSTICS
 from bayesnde_cli.training.loop import Phase
 from bayesnde_cli.training.objectives import Objective, Pace, State
@@ -23,6 +23,7 @@ from bayesnde_cli.training.objectives import Objective, Pace, State
 def install() -> None:
     """Have the training stages of this process run such rounds."""
     recipes.phases_of = _phases
+    search.choose = _choose  # type: ignore[assignment]
     selection.ValidationCheck = _Check  # type: ignore[assignment,misc]
 
 
@@ -31,6 +32,7 @@ def installed() -> Iterator[None]:
     """Have them run such rounds for a while."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recipes, "phases_of", _phases)
+        patch.setattr(search, "choose", _choose)
         patch.setattr(selection, "ValidationCheck", _Check)
         yield
 
@@ -47,6 +49,10 @@ def _phases(settings: Any, networks: Networks, rows: Rows) -> list[Phase]:
     pace = Pace(len(rows), 1, 1, settings.epochs or 4, 1)
     functions = {"settle": _settle}
     return [fake_phase(name, _round, pace, functions=functions, has_fresh_noise=settings.fresh_noise) for name in names]
+
+
+def _choose(candidates: list[search.Candidate], *_: Any) -> list[dict[str, Any]]:
+    return [{"part": "warmstart", "recipe": own.name, "is_chosen": not index} for index, own in enumerate(candidates)]
 
 
 def _unused(*_: Any) -> Any:

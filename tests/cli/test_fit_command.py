@@ -78,18 +78,18 @@ def test_one_line_runs_all_stages_the_same_line_none_and_a_restart_those_that_di
     assert _files(run, ".") == before
 
     kept = _files(run, "prepare", "warmstart")
-    other = ["fit", table, "--run", run, *SMALL, "--set", "refine.epochs=2"]
+    other = ["fit", table, "--run", run, *SMALL, "--set", "refine.epochs=3"]
     refused = bayesnde(*other)
     assert refused.code == 2
     assert refused.err.endswith(
-        "error: refine was made with other settings or data\n  settings.epochs: 1 -> 2\n"
+        "error: refine was made with other settings or data\n  settings.epochs: 1 -> 3\n"
         "hint: add --restart to this command to replace this stage and those after it; or use another run directory "
         "with `--run OTHER`\n"
     )
     outcome = bayesnde(*other, "--restart")
     assert (outcome.code, outcome.err.count("(up to date)")) == (0, 2), outcome.err
     assert _files(run, "prepare", "warmstart") == kept
-    assert json.loads((run / "refine/manifest.json").read_text())["config"]["epochs"] == 2
+    assert json.loads((run / "refine/manifest.json").read_text())["config"]["epochs"] == 3
     assert json.loads(bayesnde("status", "--run", run, "--json").out)["next"] is None
     before = _files(run, ".")
     again = bayesnde(*other, "--restart")

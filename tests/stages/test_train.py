@@ -291,7 +291,7 @@ def test_other_settings_are_listed_and_a_loss_that_is_not_finite_is_four(bayesnd
     assert again.out.endswith("(up to date)\n")
     other = bayesnde("warmstart", "--run", warm, *SMALL, "--learning-rate", "1e30")
     assert other.code == 2
-    assert "settings.learning_rate: 0.001 -> 1e+30" in other.err
+    assert "settings.learning_rate: (none) -> 1e+30" in other.err
     before = _outputs(warm, "warmstart")
     failed = bayesnde("warmstart", "--run", warm, *SMALL, "--learning-rate", "1e30", "--restart")
     assert failed.code == 4

@@ -218,7 +218,11 @@ class Trained(NamedTuple):
 
 
 def _fresh() -> State:
-    return start_state(initial_autoencoder(DECODER, ENCODER, 0))
+    return _start(initial_autoencoder(DECODER, ENCODER, 0), N_EPOCHS)
+
+
+def _start(weights: dict, n_epochs: int) -> State:
+    return objectives.start_of(Pace(0, 0, 0, n_epochs))(weights, None)
 
 
 def _rows(seed: int) -> tuple[tuple[tf.Tensor, tf.Tensor], float]:
@@ -246,7 +250,7 @@ def trained(data: tuple) -> Trained:
     pace = Pace(N_ROWS, 128, N_ROWS // 128, 5, 1)
     objective = objectives.importance_objective(NETWORKS, RefineSettings(learning_rate=1e-3), pace)
     importance = compile_round(objective, N_ROWS // 128)
-    state = start_state(state.average)
+    state = _start(state.average, 5)
     for _ in range(5):
         state, _ = importance(state, data, SEED)
     return Trained(evidence, importance, states, losses, seconds, state)
@@ -274,7 +278,7 @@ def test_the_weight_of_the_kl_rises_to_one(trained: Trained) -> None:
 
 def test_effective_draws_are_counted(data: tuple, trained: Trained) -> None:
     of_trained, of_fresh = (
-        float(trained.importance(start_state(state.average), data, SEED)[1]["effective_draws"])
+        float(trained.importance(_start(state.average, 5), data, SEED)[1]["effective_draws"])
         for state in (trained.refined, _fresh())
     )
     assert 1.0 <= of_fresh < of_trained
@@ -390,10 +394,14 @@ IMAGE_NETWORKS = Networks(
 )
 IMAGE_PACE = Pace(16, 8, 2, 1, 1)
 OBJECTIVES: dict[str, Callable[[], Objective]] = {
-    "elbo": lambda: objectives.evidence_objective(IMAGE_NETWORKS, WarmstartSettings(weight_decay=0.5), IMAGE_PACE),
-    "egm": lambda: adversarial_objective(IMAGE_NETWORKS, WarmstartSettings(objective="egm", seed=1), IMAGE_PACE),
+    "elbo": lambda: objectives.evidence_objective(
+        IMAGE_NETWORKS, WarmstartSettings(weight_decay=0.5, learning_rate=1e-3), IMAGE_PACE
+    ),
+    "egm": lambda: adversarial_objective(
+        IMAGE_NETWORKS, WarmstartSettings(objective="egm", seed=1, learning_rate=1e-3), IMAGE_PACE
+    ),
     "importance": lambda: objectives.importance_objective(
-        IMAGE_NETWORKS, RefineSettings(draws=2, weight_decay=0.5), IMAGE_PACE
+        IMAGE_NETWORKS, RefineSettings(draws=2, weight_decay=0.5, learning_rate=1e-3), IMAGE_PACE
     ),
 }
 

@@ -342,8 +342,8 @@ def _is_below(walk: Walk) -> np.ndarray:
 
 def _is_hopeless(walk: Walk) -> np.ndarray:
     """Which places are so far below the highest one of their row that they will not come near. (rows, n)."""
-    below = walk.height.max(axis=1, keepdims=True) - walk.height
-    return below > _FAR_BELOW + _MOST_MORE * walk.gained  # False for NaN
+    highest = walk.height.max(axis=1, keepdims=True)
+    return walk.height < highest - _FAR_BELOW - _MOST_MORE * walk.gained  # False for NaN
 
 
 def weigh_modes(walk: Walk, is_settled: np.ndarray, n_carried: int, n_kept: int) -> tuple[Modes, np.ndarray]:

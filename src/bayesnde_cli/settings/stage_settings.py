@@ -206,7 +206,7 @@ class TrainingSettings(ComputedSettings):
     minutes: float | None = _training(
         None,
         "Stop after about this many minutes, with the best weights so far; the result then depends on the machine's "
-        f"speed. With less than {LEAST_SEARCH_MINUTES:g}, no recipes are tried.",
+        f"speed, and below {LEAST_SEARCH_MINUTES:g} no recipes are tried.",
         ge=0.1,
         default_text="no limit",
     )

@@ -187,7 +187,7 @@ class Training:
         least_gain = self.phases[progress.phase + 1].least_gain
         if least_gain is None:
             return True
-        seconds = progress.seconds / len(progress.history) * self.phases[progress.phase + 1].pace.n_rounds
+        seconds = progress.seconds / max(1, len(progress.history)) * self.phases[progress.phase + 1].pace.n_rounds
         if seconds > self._seconds_left(progress):
             return False
         name = self.phases[progress.phase].name

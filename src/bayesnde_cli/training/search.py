@@ -21,11 +21,11 @@ from bayesnde_cli.model.networks import n_products
 from bayesnde_cli.rng import derive_seed, generator
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.settings.stage_settings import RefineSettings, WarmstartSettings
+from bayesnde_cli.training import recipes
 from bayesnde_cli.training.loop import Phase, read_losses
 from bayesnde_cli.training.objectives import Data
-from bayesnde_cli.training.recipes import phases_of
 
-# Steps of the middle candidate in both parts, and of its column start; others take at least and at most these multiples.
+# Steps of the middle candidate in both parts, and of its column start; others take at least and at most these shares.
 _WARMSTART_STEPS, _COLUMN_STEPS, _REFINE_STEPS = 600, 400, 300
 _FEWEST, _MOST = 0.5, 2.0
 # With fewer validation rows than this, training rows are held out as well, up to a share of them.
@@ -113,7 +113,8 @@ def _parts(candidate: Candidate, train: Rows, share: float) -> tuple[list[Phase]
     warmstart = candidate.settings.model_copy(update=short)
     refine = RefineSettings(seed=candidate.settings.seed, steps=n_refine, batch_rows=warmstart.batch_rows)
     refine = refine.model_copy(update={"weight_decay": warmstart.weight_decay}).with_defaults(len(train))
-    return phases_of(warmstart, candidate.networks, train), phases_of(refine, candidate.networks, train)
+    networks = candidate.networks
+    return recipes.phases_of(warmstart, networks, train), recipes.phases_of(refine, networks, train)
 
 
 def _train(

@@ -187,8 +187,8 @@ class Training:
         least_gain = self.phases[progress.phase + 1].least_gain
         if least_gain is None:
             return True
-        seconds = progress.seconds / len(progress.history) * self.phases[progress.phase + 1].pace.n_rounds
-        if seconds > self._seconds_left(progress):
+        seconds_per_round = progress.seconds / max(len(progress.history), 1)
+        if seconds_per_round * self.phases[progress.phase + 1].pace.n_rounds > self._seconds_left(progress):
             return False
         name = self.phases[progress.phase].name
         own, before = (

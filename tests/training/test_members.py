@@ -75,6 +75,25 @@ def test_the_smallest_tables_have_a_density(n_rows: int, n_validation: int) -> N
             assert fitted.chosen["n_fit_rows"] == n_rows
 
 
+@pytest.mark.parametrize("n_validation", [20, 200])
+def test_where_no_covariance_can_be_inverted_columns_are_independent(n_validation: int) -> None:
+    rng = np.random.default_rng(0)
+    first = 1e6 * rng.standard_normal((100 + n_validation, 1))
+    x = np.concatenate([first, 2.0 * first + 1.0, first / 1e6], axis=1)  # next to 1e12 the ridge is lost to rounding
+    with pytest.raises(np.linalg.LinAlgError):
+        members.fit_gaussian(x[:100])
+    fitted = fit_gaussian_mixture(x[:100], x[100:], 0)
+    assert fitted.chosen["covariance"] == "diag"
+    assert np.isfinite(fitted.mixture.log_density(x)).all()
+
+
+def test_a_validation_row_far_out_does_not_stop_a_fit() -> None:
+    validation = np.concatenate([_two_modes(10, 1), [[1e18, 1e18]]])
+    fitted = fit_gaussian_mixture(_two_modes(100), validation, 0)
+    assert fitted.chosen["n_fit_rows"] == 100
+    assert np.isfinite(fitted.mixture.log_density(validation[:10])).all()
+
+
 def test_classes_have_their_own_fits_and_an_empty_one_none() -> None:
     x, classes = _two_modes(300), np.arange(300) % 2 * 2
     rows = Rows(x + 50.0 * classes[:, None], y=np.eye(4, dtype=np.float32)[classes])

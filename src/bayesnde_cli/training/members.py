@@ -283,24 +283,6 @@ def _maximise(log_densities: np.ndarray, counts: np.ndarray, pseudo_rows: float)
     return weights
 
 
-def log_stack(log_weights: np.ndarray, log_densities: np.ndarray) -> np.ndarray:
-    """The log-density of the stack, (n,), from those of its members (members, n)."""
-    return log_sum_exp(_log_joint(log_weights, log_densities), axis=0)
-
-
-def responsibilities(log_weights: np.ndarray, log_densities: np.ndarray) -> np.ndarray:
-    """The probability that a row came from a member, (members, n); the weights where no member has a density."""
-    log_joint = _log_joint(log_weights, log_densities)
-    log_density = log_sum_exp(log_joint, axis=0)
-    has_none = np.isneginf(log_density)
-    log_joint[:, has_none], log_density[has_none] = log_weights[:, None], 0.0
-    return np.exp(log_joint - log_density)
-
-
-def _log_joint(log_weights: np.ndarray, log_densities: np.ndarray) -> np.ndarray:
-    return log_weights[:, None] + np.where(np.isnan(log_densities), -np.inf, log_densities)
-
-
 def fit_stack(train: Rows, validation: Rows, log_density: np.ndarray, seed: int) -> Stack:
     """A stack of the fitted model, which has this log-density at the validation rows, and of the members above.
 

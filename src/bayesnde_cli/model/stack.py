@@ -31,10 +31,6 @@ class Stack:
     weights: Mapping[str, float]
     mixtures: Mapping[str, ClassMixtures]
 
-    @property
-    def model_weight(self) -> float:
-        return self.weights[MODEL]
-
     def log_rest(self, rows: Rows) -> np.ndarray:
         """log sum over k of w_k p_k(x) / w_0: what the others add to one unit of the fitted model's density. (rows,)"""
         parts = [math.log(self.weights[name]) + own.log_density(rows) for name, own in self.mixtures.items()]

@@ -1,6 +1,5 @@
 """The stages `warmstart` and `refine`: fit the model, resumably, and keep the weights of the best validation check."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -217,18 +216,20 @@ def _fit(layout: RunLayout, config: TrainingSettings, checkpoints: "Checkpoints"
     train, validation = read_split(layout, "train"), read_split(layout, "validation")
     are_images = read_schema(layout).image is not None
     assert config.seed is not None
-    seed, tried = derive_seed(config.seed, config.stage), []
+    seed = derive_seed(config.seed, config.stage)
+    tried: list[dict[str, Any]] = []
     if isinstance(config, WarmstartSettings):
         candidates = config.candidates(are_images=are_images)
         if len(candidates) > 1:
             from bayesnde_cli.training.search import chosen_recipe
 
-            started = time.monotonic()
-            tried = checkpoints.choose_once(lambda: _try_recipes(layout, candidates, train, validation, seed, report))
+            tried, seconds = checkpoints.choose_once(
+                lambda: _try_recipes(layout, candidates, train, validation, seed, report)
+            )
             report.note(f"recipe {chosen_recipe(tried)} chosen of {', '.join(candidates)}")
             config = candidates[chosen_recipe(tried)]
             if config.minutes is not None:
-                left = max(config.minutes - (time.monotonic() - started) / 60.0, 0.1)
+                left = max(config.minutes - seconds / 60.0, 0.1)
                 config = config.model_copy(update={"minutes": left})
     config = config.with_defaults(len(train), are_images=are_images, n_classes=train.n_classes)
     values = read_noisy_values(layout, train, seed)

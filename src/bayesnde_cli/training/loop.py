@@ -187,8 +187,8 @@ class Training:
         least_gain = self.phases[progress.phase + 1].least_gain
         if least_gain is None:
             return True
-        seconds = progress.seconds / max(1, len(progress.history)) * self.phases[progress.phase + 1].pace.n_rounds
-        if seconds > self._seconds_left(progress):
+        seconds_per_round = progress.seconds / max(len(progress.history), 1)
+        if seconds_per_round * self.phases[progress.phase + 1].pace.n_rounds > self._seconds_left(progress):
             return False
         name = self.phases[progress.phase].name
         own, before = (
@@ -283,6 +283,17 @@ class Checkpoints:
         A checkpoint with another identity, or one that cannot be read, is an error; a restart removes it. A restart
         that was itself interrupted resumes.
         """
+        stored = self._stored()
+        if stored is None:
+            return None
+        arrays, facts = stored
+        leaves = [tf.constant(arrays[name]) for name in sorted(arrays)]
+        state = tf.nest.pack_sequence_as(template(facts["phase"]), leaves)
+        kept = (facts[name] for name in ("history", "checks", "seconds"))
+        return Progress(facts["phase"], facts["n_rounds"], state, *kept)
+
+    def _stored(self) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
+        """The arrays and facts of the state on disk, if it belongs to this identity and all of it can be read."""
         sweep(self._layout.checkpoint_dir(self._stage))
         if not self._state_file.exists():
             return None
@@ -297,21 +308,22 @@ class Checkpoints:
                 raise
             forget_checkpoint(self._layout, self._stage)
             return None
-        leaves = [tf.constant(arrays[name]) for name in sorted(arrays)]
-        state = tf.nest.pack_sequence_as(template(facts["phase"]), leaves)
-        kept = (facts[name] for name in ("history", "checks", "seconds"))
-        return Progress(facts["phase"], facts["n_rounds"], state, *kept)
+        return arrays, facts
 
-    def choose_once(self, choose: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
-        """The recipes that were tried: as an earlier process of this stage has stored them, or tried now."""
+    def choose_once(self, choose: Callable[[], list[dict[str, Any]]]) -> tuple[list[dict[str, Any]], float]:
+        """The recipes that were tried, and the seconds it took; stored by an earlier process of this stage, or now."""
+        self._stored()  # a checkpoint that is refused is refused now, not after minutes of trials
         path = self._layout.choice_file(self._stage)
         with contextlib.suppress(MissingArtifact, BadArtifact):
             found = read_object(path)
             if not compare(found["identity"], self._identity):
-                return list(found["records"])
+                return list(found["records"]), float(found["seconds"])
+        started = time.monotonic()
         records = choose()
-        write_json(path, {"identity": self._identity, "records": records, "schema_version": FORMAT_VERSION})
-        return records
+        seconds = time.monotonic() - started
+        facts = {"identity": self._identity, "records": records, "seconds": seconds}
+        write_json(path, facts | {"schema_version": FORMAT_VERSION})
+        return records, seconds
 
     def write_weights(self, check: int, weights: Parameters) -> None:
         """Save the weights of a validation check."""

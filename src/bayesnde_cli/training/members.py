@@ -80,18 +80,36 @@ def fit_gaussian_mixture(
         for n_components in components:
             if n_misses >= _PATIENCE or n_components > most:
                 break
-            scores = []
-            for fitted, held_out in pairs:
-                stopping.check()
-                scores.append(_fit_normals(fitted, n_components, covariance, seed).log_density(held_out))
-            score = float(np.mean(np.concatenate(scores))) if scores else -np.inf
+            score = _score_normals(pairs, n_components, covariance, seed)
             n_misses = 0 if score > own_best else n_misses + 1
             own_best = max(score, own_best)
             if score > best_score:
                 best, best_score = (covariance, n_components), score
     covariance, n_components = best
+    try:
+        mixture = _fit_normals(x, n_components, covariance, seed)
+    except ValueError:  # see `_score_normals`
+        covariance, n_components = "diag", 1
+        mixture = _fit_normals(x, n_components, covariance, seed)
     chosen = {"components": n_components, "covariance": covariance, "n_fit_rows": len(x)}
-    return FittedMixture(_fit_normals(x, n_components, covariance, seed), chosen)
+    return FittedMixture(mixture, chosen)
+
+
+def _score_normals(
+    pairs: Sequence[tuple[np.ndarray, np.ndarray]], n_components: int, covariance: str, seed: int
+) -> float:
+    """The mean log-density of all held-out rows; -inf without any, and if a mixture cannot be fitted."""
+    scores = []
+    for fitted, held_out in pairs:
+        stopping.check()
+        try:
+            scores.append(_fit_normals(fitted, n_components, covariance, seed).log_density(held_out))
+        except ValueError:
+            # Cells beyond 1e6 or so, as in a row far out or without scaling: next to them the ridge is lost to
+            # rounding, and a covariance may have no Cholesky factor (NumPy's LinAlgError is a ValueError, as is
+            # scikit-learn's error).
+            return -np.inf
+    return float(np.mean(np.concatenate(scores))) if scores else -np.inf
 
 
 def fit_gaussian(x: np.ndarray) -> NormalMixture:
@@ -263,24 +281,6 @@ def _maximise(log_densities: np.ndarray, counts: np.ndarray, pseudo_rows: float)
         if newton.min() > 0.0 and objective(newton / newton.sum()) > objective(weights):
             weights = newton / newton.sum()
     return weights
-
-
-def log_stack(log_weights: np.ndarray, log_densities: np.ndarray) -> np.ndarray:
-    """The log-density of the stack, (n,), from those of its members (members, n)."""
-    return log_sum_exp(_log_joint(log_weights, log_densities), axis=0)
-
-
-def responsibilities(log_weights: np.ndarray, log_densities: np.ndarray) -> np.ndarray:
-    """The probability that a row came from a member, (members, n); the weights where no member has a density."""
-    log_joint = _log_joint(log_weights, log_densities)
-    log_density = log_sum_exp(log_joint, axis=0)
-    has_none = np.isneginf(log_density)
-    log_joint[:, has_none], log_density[has_none] = log_weights[:, None], 0.0
-    return np.exp(log_joint - log_density)
-
-
-def _log_joint(log_weights: np.ndarray, log_densities: np.ndarray) -> np.ndarray:
-    return log_weights[:, None] + np.where(np.isnan(log_densities), -np.inf, log_densities)
 
 
 def fit_stack(train: Rows, validation: Rows, log_density: np.ndarray, seed: int) -> Stack:

@@ -136,7 +136,8 @@ class TieredEngine(Engine):
             advance(int(is_good.sum()))
             # More draws help if the error can be trusted, and either the next level will do, or the last one may and
             # there are too few draws for a fit.
-            needed = n_made * (estimate.se / target_se) ** 2
+            with np.errstate(divide="ignore", invalid="ignore"):  # the target may be 0
+                needed = n_made * (estimate.se / target_se) ** 2
             can_fit = n_made / (1.0 + n_made * estimate.se**2) >= _FIT_PER_LATENT * self._model.latent_dim
             can_help = (needed <= later * n) | ((needed <= most) & ~can_fit)
             is_open[index] = ~is_good & (estimate.pareto_k < MOST_K) & can_help & ~is_missing[index]

@@ -228,3 +228,13 @@ def test_without_classes_there_is_one_mixture_and_cells_may_be_missing() -> None
 def test_the_log_of_a_sum_is_that_of_no_term_and_of_huge_ones() -> None:
     values = np.array([[-np.inf, -np.inf], [-1e300, -np.inf], [700.0, 900.0], [0.0, 0.0]])
     np.testing.assert_allclose(log_sum_exp(values, axis=1), [-np.inf, -1e300, 900.0, np.log(2.0)])
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_rescaled_columns_have_the_density_of_a_change_of_variables(is_full: bool) -> None:
+    rng = np.random.default_rng(0)
+    scales = np.linalg.cholesky(np.array([np.eye(2) + 0.5, 2.0 * np.eye(2)])) if is_full else np.array([[0.5, 2.0]])
+    mixture = NormalMixture(np.log([0.3, 0.7]), rng.standard_normal((2, 2)), scales)
+    x, mean, sd = rng.standard_normal((20, 2)), np.array([5.0, -1.0]), np.array([100.0, 0.01])
+    expected = mixture.log_density(x) - np.log(sd).sum()
+    np.testing.assert_allclose(mixture.rescale(mean, sd).log_density(mean + sd * x), expected, rtol=1e-9)

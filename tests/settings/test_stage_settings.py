@@ -16,6 +16,7 @@ from bayesnde_cli.settings.resolve import resolve
 from bayesnde_cli.settings.stage_settings import (
     IMAGES,
     LEARNING_RATES,
+    MANY_ROWS,
     MOST_MAPPED_CLASSES,
     NEURAL_BASELINES,
     RECIPES,
@@ -158,14 +159,15 @@ def test_a_named_recipe_fills_in_what_is_not_given_and_the_paper_s_objectives_le
 
 
 def test_all_recipes_are_tried_unless_there_is_nothing_to_choose() -> None:
-    found = WarmstartSettings(weight_decay=0.5).candidates(are_images=False)
+    found = WarmstartSettings(weight_decay=0.5).candidates(MANY_ROWS - 1, are_images=False)
     assert list(found) == list(RECIPES)
     assert [own.width for own in found.values()] == [recipe["width"] for recipe in RECIPES.values()]
     assert {own.weight_decay for own in found.values()} == {0.5}  # what is given stays
+    assert list(WarmstartSettings().candidates(MANY_ROWS, are_images=False)) == ["medium", "large"]
     for settings in ({"recipe": "small"}, {"width": 9}, {"depth": 1}, {"objective": "egm"}):
         given = WarmstartSettings(**settings)
-        assert list(given.candidates(are_images=False).values()) == [given]
-    assert len(WarmstartSettings().candidates(are_images=True)) == 1
+        assert list(given.candidates(100, are_images=False).values()) == [given]
+    assert len(WarmstartSettings().candidates(100, are_images=True)) == 1
 
 
 def test_images_have_the_paper_s_networks_and_latents_however_few_they_are() -> None:

@@ -22,7 +22,9 @@ def fit(
     config: stage_settings.PrepareSettings,
     data: list[Path] = TABLE,
     minutes: float | None = option(
-        "M", "Take about this many minutes in all: training stops in time, with the best weights so far.", min=1
+        "M",
+        "Train for about three quarters of this time, with the best weights so far; the rest is for scoring.",
+        min=1,
     ),
 ) -> None:
     """Go from a table to a report: prepare, warmstart, refine, density of the test rows, evaluate.
@@ -34,7 +36,7 @@ def fit(
     \b
     Example:
       bayesnde fit data.csv
-      bayesnde fit data.csv --minutes 5 --run first
+      bayesnde fit data.csv --minutes 10 --run first
       bayesnde fit vehicle.csv --condition class --set refine.epochs=50
     """
     from bayesnde_cli.stages.fit import run_fit

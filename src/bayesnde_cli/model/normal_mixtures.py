@@ -58,6 +58,11 @@ class NormalMixture:
             return replace(self, scales=np.linalg.cholesky(self._covariances() + sd**2 * np.eye(self.means.shape[1])))
         return replace(self, scales=np.hypot(self.scales, sd))
 
+    def rescale(self, mean: np.ndarray, sd: np.ndarray) -> "NormalMixture":
+        """The density of mean + sd x, column by column."""
+        scales = sd[:, None] * self.scales if self.is_full else sd * self.scales
+        return NormalMixture(self.log_weights, mean + sd * self.means, scales)
+
     def draw(self, n: int, seed: int) -> np.ndarray:
         """Independent rows, (n, p)."""
         mean, variance = self.moments(n, seed)
@@ -169,6 +174,10 @@ class ClassMixtures:
     def blur(self, sd: float) -> "ClassMixtures":
         """Every mixture blurred."""
         return ClassMixtures(tuple(None if mixture is None else mixture.blur(sd) for mixture in self.mixtures))
+
+    def rescale(self, mean: np.ndarray, sd: np.ndarray) -> "ClassMixtures":
+        """The density of mean + sd x given each class."""
+        return ClassMixtures(tuple(own and own.rescale(mean, sd) for own in self.mixtures))
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The mixtures as named arrays, for a file."""

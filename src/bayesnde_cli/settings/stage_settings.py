@@ -140,6 +140,8 @@ RECIPES: dict[str, dict[str, Any]] = {
     "large": {"width": 256, "depth": 4, "weight_decay": 0.0},
 }
 SMALL_TABLE_ROWS = 2000
+# With as many training rows the small one is not tried: it is ahead in short runs, and behind in the end.
+MANY_ROWS = 10_000
 # Within less time recipes are not tried. `fit --minutes` gives these shares to training, and the rest to scoring.
 LEAST_SEARCH_MINUTES, WARMSTART_TIME, REFINE_TIME = 2.0, 0.3, 0.45
 
@@ -334,13 +336,14 @@ class WarmstartSettings(TrainingSettings):
         settings = super(WarmstartSettings, settings).with_defaults(n_rows, are_images=are_images, n_classes=n_classes)
         return settings.fill_in({"learning_rate": LEARNING_RATES["elbo" if self.objective == "elbo" else "others"]})
 
-    def candidates(self, *, are_images: bool) -> "dict[str, WarmstartSettings]":
+    def candidates(self, n_rows: int, *, are_images: bool) -> "dict[str, WarmstartSettings]":
         """The settings to try by the names of their recipes; a single one if there is no choice."""
         is_given = self.recipe != "auto" or self.width is not None or self.depth is not None
         is_given |= self.minutes is not None and self.minutes < LEAST_SEARCH_MINUTES
         if is_given or are_images or self.objective != "elbo":
             return {self.recipe: self}
-        return {name: self.fill_in(recipe) for name, recipe in RECIPES.items()}
+        names = [name for name in RECIPES if n_rows < MANY_ROWS or name != "small"]
+        return {name: self.fill_in(RECIPES[name]) for name in names}
 
     def check_data(self, n_classes: int, *, are_images: bool) -> None:
         """Raise `BadConfig` for settings that do not apply to these rows."""
@@ -349,6 +352,12 @@ class WarmstartSettings(TrainingSettings):
                 "the depth of networks for images is fixed",
                 found=f"depth: {self.depth}",
                 hint="leave out --depth; --width sets the number of channels; for --preset fast use fast-images",
+            )
+        if are_images and self.recipe != "auto":
+            raise BadConfig(
+                "--recipe is for tables",
+                found=f"images, recipe: {self.recipe}",
+                hint="leave it out; --width sets the number of channels",
             )
         if self.class_maps and not (are_images and n_classes):
             raise BadConfig(

@@ -219,10 +219,10 @@ def _fit(layout: RunLayout, config: TrainingSettings, checkpoints: "Checkpoints"
     seed = derive_seed(config.seed, config.stage)
     tried: list[dict[str, Any]] = []
     if isinstance(config, WarmstartSettings):
-        candidates = config.candidates(are_images=are_images)
-        if len(candidates) > 1:
-            from bayesnde_cli.training.search import chosen_recipe
+        candidates = config.candidates(len(train), are_images=are_images)
+        from bayesnde_cli.training.search import LEAST_ROWS, chosen_recipe, n_held_out
 
+        if len(candidates) > 1 and n_held_out(len(train), len(validation)) >= LEAST_ROWS:
             tried, seconds = checkpoints.choose_once(
                 lambda: _try_recipes(layout, candidates, train, validation, seed, report)
             )

@@ -7,6 +7,7 @@ by leaving one row out. Exact copies of a row are left out together, or the narr
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -152,14 +153,14 @@ def _run_em(x: np.ndarray, n_components: int, covariance: str, seed: int) -> Any
 
 def _folds(x: np.ndarray, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the rows to fit and the rows held out of each fold; none if all rows are copies of one."""
-    row_ids = _distinct_ids(x)
+    row_ids = distinct_ids(x)
     n_distinct = int(row_ids.max()) + 1
     fold = generator(seed, "folds").permutation(n_distinct)[row_ids] % _N_FOLDS
     for index in range(min(_N_FOLDS, n_distinct) if n_distinct > 1 else 0):
         yield x[fold != index], x[fold == index]
 
 
-def _distinct_ids(x: np.ndarray) -> np.ndarray:
+def distinct_ids(x: np.ndarray) -> np.ndarray:
     """A number for each row, (n,), the same for exact copies."""
     return np.unique(x, axis=0, return_inverse=True)[1].ravel()
 
@@ -185,7 +186,7 @@ def fit_kernels(
         scores = score_bandwidths(some_rows(validation, MOST_CHOOSING_ROWS, seed), kernels)
     else:
         x = np.concatenate([kernels, validation])
-        row_ids, held_out = _distinct_ids(x), some_rows(np.arange(len(x)), MOST_CHOOSING_ROWS, seed)
+        row_ids, held_out = distinct_ids(x), some_rows(np.arange(len(x)), MOST_CHOOSING_ROWS, seed)
         scores = score_bandwidths(x[held_out], x, row_ids=(row_ids[held_out], row_ids))
     mean = scores.mean(axis=1)
     bandwidth = BANDWIDTHS[int(np.argmax(mean))] if np.isfinite(mean).any() else _USUAL_BANDWIDTH
@@ -286,10 +287,17 @@ def _maximise(log_densities: np.ndarray, counts: np.ndarray, pseudo_rows: float)
 def fit_stack(train: Rows, validation: Rows, log_density: np.ndarray, seed: int) -> Stack:
     """A stack of the fitted model, which has this log-density at the validation rows, and of the members above.
 
-    The fitted model stays, with the least weight, even if the others are better at nearly all rows.
+    The members are fitted to standardised columns, whatever the scaling of the model's space. The fitted model stays,
+    with the least weight, even if the others are better at nearly all rows.
     """
     fits: dict[str, MixtureFit] = {GAUSSIAN_MIXTURE: fit_gaussian_mixture, KERNELS: fit_kernels}
-    mixtures = {name: fit_classes(fit, train, validation, derive_seed(seed, name))[0] for name, fit in fits.items()}
+    mean, sd = train.x.mean(axis=0, dtype=np.float64), train.x.std(axis=0, dtype=np.float64)
+    sd = np.where(sd > 0.0, sd, 1.0)
+    parts = [replace(rows, x=(rows.x - mean) / sd) for rows in (train, validation)]
+    mixtures = {
+        name: fit_classes(fit, parts[0], parts[1], derive_seed(seed, name))[0].rescale(mean, sd)
+        for name, fit in fits.items()
+    }
     log_densities = np.array([log_density, *(own.log_density(validation) for own in mixtures.values())])
     weights = np.exp(stack_weights(log_densities))
     weights[0] = max(weights[0], LEAST_WEIGHT)

@@ -97,7 +97,7 @@ def _refinement(settings: RefineSettings, networks: Networks, sizes: "Sizes") ->
         pace = sizes.epochs(passes=0.5 * (1 + settings.draws))
         objective = objectives.importance_objective(networks, settings, pace)
         first = Phase(update, objective, pace, has_fresh_noise=settings.fresh_noise)
-        if settings.steps or settings.epochs or networks.decoder.image is not None:
+        if settings.steps or settings.epochs or settings.select != "marginal" or networks.decoder.image is not None:
             return [first]
         low, high = stage_settings.CYCLE_GAIN_LIMITS
         least_gain = min(max(stage_settings.CYCLE_GAIN_ROWS / sizes.n_rows, low), high)

@@ -23,6 +23,7 @@ from bayesnde_cli.rows import Rows
 from bayesnde_cli.settings.stage_settings import RefineSettings, WarmstartSettings
 from bayesnde_cli.training import recipes
 from bayesnde_cli.training.loop import Phase, read_losses
+from bayesnde_cli.training.members import distinct_ids
 from bayesnde_cli.training.objectives import Data
 
 # Steps of the middle candidate in both parts, and of its column start; others take at least and at most these shares.
@@ -31,6 +32,8 @@ _FEWEST, _MOST = 0.5, 2.0
 # With fewer validation rows than this, training rows are held out as well, up to a share of them.
 _FEW_ROWS, _HELD_OUT_SHARE = 200, 0.25
 _MOST_ROWS = 512  # held-out rows that are scored
+# Fewer held-out rows than this cannot choose.
+LEAST_ROWS = 100
 # Standard errors of the difference within which a cheaper candidate is as good, and beyond which a choice is clear.
 _AS_GOOD, _CLEARLY = 1.0, 5.0
 _PARTS = ("warmstart", "refine")
@@ -45,12 +48,19 @@ class HeldOut(NamedTuple):
     rows: Rows
 
 
+def n_held_out(n_train: int, n_validation: int) -> int:
+    """The number of rows that decide: with few validation rows, some training rows as well."""
+    return n_validation + max(0, min(_FEW_ROWS - n_validation, int(_HELD_OUT_SHARE * n_train)))
+
+
 def hold_out(train: Rows, validation: Rows, seed: int) -> HeldOut:
-    """The validation rows; with few of them, some training rows as well."""
-    n_more = max(0, min(_FEW_ROWS - len(validation), int(_HELD_OUT_SHARE * len(train))))
-    order = generator(seed, "held out").permutation(len(train))
-    rows = Rows.concatenate([validation, train.take(np.sort(order[:n_more]))]) if n_more else validation
-    return HeldOut(np.sort(order[n_more:]), rows.sample(_MOST_ROWS, seed))
+    """The validation rows, and some training rows where these are few, with all copies of them."""
+    n_more = n_held_out(len(train), len(validation)) - len(validation)
+    copies = distinct_ids(train.x if train.values is None else train.values)
+    order = generator(seed, "held out").permutation(copies.max() + 1)[copies]
+    is_held = order < np.sort(order)[n_more] if n_more else np.zeros(len(train), bool)
+    rows = Rows.concatenate([validation, train.take(is_held)]) if n_more else validation
+    return HeldOut(np.flatnonzero(~is_held), rows.sample(_MOST_ROWS, seed))
 
 
 class Candidate(NamedTuple):
@@ -108,7 +118,9 @@ def _cost(candidate: Candidate) -> int:
 
 def _parts(candidate: Candidate, train: Rows, share: float) -> tuple[list[Phase], list[Phase]]:
     """The phases of the warm start and of the refinement of a candidate, with this share of the usual steps."""
-    n_warmstart, n_columns, n_refine = (round(share * n) for n in (_WARMSTART_STEPS, _COLUMN_STEPS, _REFINE_STEPS))
+    most = candidate.settings.steps or _WARMSTART_STEPS
+    usual = min(_WARMSTART_STEPS, most), _COLUMN_STEPS, min(_REFINE_STEPS, most)
+    n_warmstart, n_columns, n_refine = (math.ceil(share * n) for n in usual)
     short = {"steps": n_warmstart, "epochs": None, "column_steps": min(n_columns, candidate.settings.column_steps)}
     warmstart = candidate.settings.model_copy(update=short)
     refine = RefineSettings(seed=candidate.settings.seed, steps=n_refine, batch_rows=warmstart.batch_rows)

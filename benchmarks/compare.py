@@ -49,8 +49,8 @@ def measure(source: Path, folder: Path, options: argparse.Namespace) -> dict[str
         for run, steps in zip(runs, (few, many), strict=True):
             if stage == "warmstart":
                 cpu_seconds(source, "prepare", table, "--scale", "standard", "--run", run, "-q")
-            column_steps = ["--column-steps", 0] if stage == "warmstart" else []
-            budget = ["--steps", steps, "--checks", 1, "--threads", 1, *column_steps]
+            networks = ["--column-steps", 0, "--width", 256, "--depth", 5] if stage == "warmstart" else []
+            budget = ["--steps", steps, "--checks", 1, "--threads", 1, "--weight-decay", 0, *networks]
             found[f"{stage}, {steps} steps"] = cpu_seconds(source, stage, "--run", run, *budget, "-q")
         difference = found[f"{stage}, {many} steps"] - found[f"{stage}, {few} steps"]
         found[f"{stage}, 1,000 steps"] = 1000 * difference / (many - few)

@@ -20,7 +20,10 @@ def test_eight_shards_on_four_nodes_with_a_gpu_each_and_a_gather_job(cluster: Cl
     assert cluster.is_equal_to(reference)
     assert (states(array), states(gather)) == ({"COMPLETED"}, {"COMPLETED"})
     places = re.findall(r"^node (n\d) gpu (\d)$", cluster.logs(), re.MULTILINE)
-    assert set(places) == {(f"n{node}", gpu) for node in (1, 2, 3, 4) for gpu in "01"}
+    # A task may end before the last one starts, and leave it its place.
+    assert len(places) == 8
+    assert {node for node, _ in places} == {"n1", "n2", "n3", "n4"}
+    assert {gpu for _, gpu in places} == {"0", "1"}
 
 
 def test_a_script_of_the_users_own_may_count_from_zero(run: Path, cluster: Cluster, reference: bytes) -> None:

@@ -2,7 +2,8 @@
 
 After the warm start the worst candidate is dropped, and the others are refined for a moment as well, unless one is
 clearly the best. Of those that are as good as the best one, within a standard error, the cheapest is chosen. All see
-the same rows, and about as many operations: a network that costs twice as much takes half the steps."""
+the same rows. With many rows, where networks differ in speed rather than in what they memorise, they take about as many
+operations each; else as many steps, as a small network is ahead after few operations and behind in the end."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ from bayesnde_cli.model.layers import Parameters
 from bayesnde_cli.model.networks import n_products
 from bayesnde_cli.rng import derive_seed, generator
 from bayesnde_cli.rows import Rows
-from bayesnde_cli.settings.stage_settings import RefineSettings, WarmstartSettings
+from bayesnde_cli.settings.stage_settings import MANY_ROWS, RefineSettings, WarmstartSettings
 from bayesnde_cli.training import recipes
 from bayesnde_cli.training.loop import Phase, read_losses
 from bayesnde_cli.training.members import distinct_ids
@@ -84,6 +85,8 @@ def choose(
     left, found, last = list(candidates), [], []
     costs = [_cost(candidate) for candidate in candidates]
     shares = [min(max(float(np.median(costs)) / cost, _FEWEST), _MOST) for cost in costs]
+    if len(train) < MANY_ROWS:
+        shares = [1.0] * len(candidates)
     parts = {own.name: _parts(own, train, share) for own, share in zip(candidates, shares, strict=True)}
     total = sum(phase.pace.n_rounds for part in parts.values() for phases in part for phase in phases)
     with report.progress("recipes", total, "rounds") as advance:

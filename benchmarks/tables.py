@@ -5,8 +5,8 @@
     python benchmarks/tables.py --out results --collect
 
 DATA holds the raw public files. Every case is written as a table without exact copies of rows, fitted with the
-defaults, scored and evaluated, by the command line. `NAME-1000` takes 1,000 rows of a table for fitting, and up to 1,000
-of the others as test rows. `--collect` prints the table of all results as Markdown.
+defaults, scored and evaluated, by the command line. `NAME-1000` takes 1,000 rows of a table for fitting, and up to
+1,000 of the others as test rows. `--collect` prints the table of all results as Markdown.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,7 @@ def run_command(*arguments: object) -> float:
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr}")
+        raise RuntimeError(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr[-500:]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
@@ -154,6 +154,7 @@ def run_case(case: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def describe(run: Path) -> dict[str, Any]:
     """The table's size, and what was chosen for it."""
+
     def result(stage: str) -> dict[str, Any]:
         return dict(json.loads((run / stage / "manifest.json").read_text()))
 
@@ -187,7 +188,9 @@ def line(figures: dict[str, Any]) -> str:
     for names in (PLAIN, ("nsf",), ("maf",)):
         gain, se, best = gain_over(figures, names)
         mark = "**" if gain < -2 * se else ""
-        cells.append("" if np.isnan(gain) else f"{mark}{gain:+.3f} ± {2 * se:.3f}{mark} {best if names is PLAIN else ''}")
+        cells.append(
+            "" if np.isnan(gain) else f"{mark}{gain:+.3f} ± {2 * se:.3f}{mark} {best if names is PLAIN else ''}"
+        )
     seconds = figures["cpu_seconds"]
     cells.append(f"{sum(seconds[stage] for stage in ('prepare', 'warmstart', 'refine', 'density')):.0f}")
     cells += [f"{seconds[name]:.0f}" if name in seconds else "" for name in ("nsf", "maf")]

@@ -36,8 +36,9 @@ def main() -> None:
     from bayesnde_cli.model.coders import Networks
     from bayesnde_cli.stages.loading import read_networks
     from bayesnde_cli.tables.model_rows import read_split
-    from bayesnde_cli.training.recipes import as_tensors, phases_of
+    from bayesnde_cli.training.recipes import phases_of
     from bayesnde_cli.training.selection import ValidationCheck
+    from bayesnde_cli.training.training_rows import as_tensors
 
     layout = RunLayout(options.run)
     train = read_split(layout, "train")

@@ -48,7 +48,7 @@ def _phases(settings: Any, networks: Networks, rows: Rows) -> list[Phase]:
     names = ("columns", "elbo") if settings.stage == "warmstart" else ("importance",)
     pace = Pace(len(rows), 1, 1, settings.epochs or 4, 1)
     functions = {"settle": _settle}
-    return [fake_phase(name, _round, pace, functions=functions, has_fresh_noise=settings.fresh_noise) for name in names]
+    return [fake_phase(name, _round, pace, functions=functions, follows_epochs=settings.fresh_noise) for name in names]
 
 
 def _choose(candidates: list[search.Candidate], *_: Any) -> list[dict[str, Any]]:

@@ -32,7 +32,8 @@ from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.rows import Rows, some_rows
 from bayesnde_cli.settings.stage_settings import WarmstartSettings
 from bayesnde_cli.training.loop import Phase
-from bayesnde_cli.training.recipes import as_tensors, first_weights, fresh_networks, phases_of
+from bayesnde_cli.training.recipes import first_weights, fresh_networks, phases_of
+from bayesnde_cli.training.training_rows import as_tensors
 
 # 6,000 steps of the warm start, and six validation checks.
 SETTINGS = WarmstartSettings(objective="egm", checks=6)

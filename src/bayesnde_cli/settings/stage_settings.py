@@ -255,6 +255,11 @@ class TrainingSettings(ComputedSettings):
         default_text=_by_kind("generated_rows"),
     )
 
+    @property
+    def needs_all_rows(self) -> bool:
+        """Whether training keeps all rows in memory, however many there are: some objectives have a latent for each."""
+        return False
+
 
 class WarmstartSettings(TrainingSettings):
     """Settings of `warmstart`."""
@@ -336,6 +341,10 @@ class WarmstartSettings(TrainingSettings):
         settings = super(WarmstartSettings, settings).with_defaults(n_rows, are_images=are_images, n_classes=n_classes)
         return settings.fill_in({"learning_rate": LEARNING_RATES["elbo" if self.objective == "elbo" else "others"]})
 
+    @property
+    def needs_all_rows(self) -> bool:
+        return self.objective != "elbo"
+
     def candidates(self, n_rows: int, *, are_images: bool) -> "dict[str, WarmstartSettings]":
         """The settings to try by the names of their recipes; a single one if there is no choice."""
         is_given = self.recipe != "auto" or self.width is not None or self.depth is not None
@@ -391,6 +400,10 @@ class RefineSettings(TrainingSettings):
         "Members of the run's density: auto adds a Gaussian mixture and a kernel density, weighted on validation rows "
         "(tables only); latent is the fitted model alone.",
     )
+
+    @property
+    def needs_all_rows(self) -> bool:
+        return self.latent_update != "importance"
 
     def with_defaults(
         self, n_rows: int = SMALL_TABLE_ROWS, *, are_images: bool = False, n_classes: int = 0

@@ -27,12 +27,12 @@ from bayesnde_cli.runs.parquet_files import Stamp, read_table, write_table
 from bayesnde_cli.settings.stage_settings import RefineSettings, TrainingSettings, WarmstartSettings
 from bayesnde_cli.stages.loading import StoredNetworks, read_networks, write_networks
 from bayesnde_cli.tables.columns import N_LEVELS
-from bayesnde_cli.tables.model_rows import ROWS_SCHEMA, raw_fields, read_schema, read_split, stored_values
+from bayesnde_cli.tables.model_rows import read_schema, read_split
 
 if TYPE_CHECKING:
     from bayesnde_cli.model.coders import Networks
     from bayesnde_cli.training.loop import Checkpoints, Progress
-    from bayesnde_cli.training.recipes import NoisyValues
+    from bayesnde_cli.training.training_rows import TrainingRows
 
 # Outputs of earlier stages that a training stage reads.
 _READ = {"prepare": (split_name("train"), split_name("validation"), SCHEMA), "warmstart": (WEIGHTS,)}
@@ -150,26 +150,7 @@ def _summarise(layout: RunLayout, manifest: Manifest, *, is_up_to_date: bool) ->
 # Reading: the prepared rows, and the weights of the warm start.
 
 
-def read_noisy_values(
-    layout: RunLayout, rows: Rows, seed: int, index: np.ndarray | None = None
-) -> "NoisyValues | None":
-    """The values of the training rows, or of those at some positions, to draw their noise anew.
-
-    None for images and if no column has noise.
-    """
-    from bayesnde_cli.training.recipes import NoisyValues
-
-    schema = read_schema(layout)
-    if schema.image is not None or all(feature.map.noise is None for feature in schema.features):
-        return None
-    columns = ["row_id", *(field.name for field in raw_fields(schema))]
-    table = read_table(layout.split_file("train"), ROWS_SCHEMA, columns)
-    return NoisyValues(schema, stored_values(table if index is None else table.take(index), schema), rows, seed)
-
-
-def _read_model(
-    layout: RunLayout, config: TrainingSettings, rows: Rows, values: "NoisyValues | None"
-) -> "tuple[Networks, dict[str, Any]]":
+def _read_model(layout: RunLayout, config: TrainingSettings, rows: "TrainingRows") -> "tuple[Networks, dict[str, Any]]":
     """Networks and weights before the first round: new ones for `warmstart`, the warm start's for `refine`."""
     import tensorflow as tf
 
@@ -181,9 +162,9 @@ def _read_model(
         weights = {name: tf.constant(array) for name, array in stored.weights.items()}
         return Networks(stored.decoder, stored.encoder), weights
     image = read_schema(layout).image
-    networks = fresh_networks(config, rows.x.shape[1], rows.n_classes, image)
-    if config.cells and values is not None:
-        networks = replace(networks, decoder=replace(networks.decoder, cells=values.cells()))
+    networks = fresh_networks(config, rows.first.x.shape[1], rows.first.n_classes, image)
+    if config.cells and image is None:
+        networks = replace(networks, decoder=replace(networks.decoder, cells=rows.cells()))
     if config.cells and image is not None:
         networks = replace(networks, decoder=replace(networks.decoder, levels=N_LEVELS))
     return networks, first_weights(config, networks)
@@ -212,34 +193,35 @@ def _fit(layout: RunLayout, config: TrainingSettings, checkpoints: "Checkpoints"
     from bayesnde_cli.training import recipes
     from bayesnde_cli.training import selection as selection_module
     from bayesnde_cli.training.loop import Training
+    from bayesnde_cli.training.training_rows import TrainingRows
 
-    train, validation = read_split(layout, "train"), read_split(layout, "validation")
-    are_images = read_schema(layout).image is not None
     assert config.seed is not None
     seed = derive_seed(config.seed, config.stage)
+    are_images = read_schema(layout).image is not None
+    is_whole = are_images or config.needs_all_rows
+    rows = TrainingRows(layout, seed, fresh_noise=config.fresh_noise, is_whole=is_whole)
+    train, validation = rows.first, read_split(layout, "validation")
+    if rows.n_windows > 1:
+        report.note(f"the table is large: each epoch sees every {rows.n_windows}th row, {len(train):,} of them")
     tried: list[dict[str, Any]] = []
     if isinstance(config, WarmstartSettings):
         candidates = config.candidates(len(train), are_images=are_images)
         from bayesnde_cli.training.search import LEAST_ROWS, chosen_recipe, n_held_out
 
         if len(candidates) > 1 and n_held_out(len(train), len(validation)) >= LEAST_ROWS:
-            tried, seconds = checkpoints.choose_once(
-                lambda: _try_recipes(layout, candidates, train, validation, seed, report)
-            )
+            tried, seconds = checkpoints.choose_once(lambda: _try_recipes(layout, candidates, rows, validation, report))
             report.note(f"recipe {chosen_recipe(tried)} chosen of {', '.join(candidates)}")
             config = candidates[chosen_recipe(tried)]
             if config.minutes is not None:
                 left = max(config.minutes - seconds / 60.0, 0.1)
                 config = config.model_copy(update={"minutes": left})
     config = config.with_defaults(len(train), are_images=are_images, n_classes=train.n_classes)
-    values = read_noisy_values(layout, train, seed)
-    networks, weights = _read_model(layout, config, train, values)
-    x, y = recipes.as_tensors(train)
+    networks, weights = _read_model(layout, config, rows)
     check = selection_module.ValidationCheck(config, networks, validation)
     training = Training(
         config,
         recipes.phases_of(config, networks, train),
-        rows_of=lambda epoch: (x if values is None or epoch is None else values.x(epoch), y),
+        rows_of=rows.epoch,
         check=check,
         seed=tf.constant(seed % 2**31, tf.int32),
     )
@@ -258,27 +240,20 @@ def _fit(layout: RunLayout, config: TrainingSettings, checkpoints: "Checkpoints"
 def _try_recipes(
     layout: RunLayout,
     candidates: Mapping[str, WarmstartSettings],
-    train: Rows,
+    rows: "TrainingRows",
     validation: Rows,
-    seed: int,
     report: Report,
 ) -> list[dict[str, Any]]:
     """Try recipes in short runs; rows of a table, one of which is chosen."""
     from bayesnde_cli.training import search
-    from bayesnde_cli.training.recipes import as_tensors
 
-    index, held_out = search.hold_out(train, validation, derive_seed(seed, "recipe"))
-    rows = train.take(index)
-    values = read_noisy_values(layout, rows, seed, index)
-    x, y = as_tensors(rows)
-    tried = []
+    n_rows = len(rows.first)
+    index, held_out = search.hold_out(rows.first, validation, derive_seed(rows.seed, "recipe"))
+    rows, tried = rows.part(index), []
     for name, settings in candidates.items():
-        complete = settings.with_defaults(len(train), n_classes=train.n_classes)
-        networks, weights = _read_model(layout, complete, rows, values)
-        tried.append(search.Candidate(name, complete, networks, weights))
-    return search.choose(
-        tried, rows, held_out, lambda epoch: (x if values is None or epoch is None else values.x(epoch), y), report
-    )
+        complete = settings.with_defaults(n_rows, n_classes=rows.first.n_classes)
+        tried.append(search.Candidate(name, complete, *_read_model(layout, complete, rows)))
+    return search.choose(tried, rows.first, held_out, rows.epoch, report)
 
 
 # Writing: the selected weights, the history, the validation checks, and the latents.
@@ -320,11 +295,11 @@ def _table(rows: Sequence[dict[str, Any]]) -> pa.Table:
 
 
 def _latents(fitted: _Fitted) -> pa.Table:
-    """The encoder's proposal for every training row: start points of chains."""
+    """The encoder's proposal for the training rows that are kept in memory: start points of chains."""
     import tensorflow as tf
 
     from bayesnde_cli.model.coders import encoder_of
-    from bayesnde_cli.training.recipes import as_tensors
+    from bayesnde_cli.training.training_rows import as_tensors
 
     weights = {name: tf.constant(array) for name, array in fitted.weights.items()}
     encoder = encoder_of(fitted.networks.encoder, weights)

@@ -73,8 +73,19 @@ def read_schema(layout: RunLayout) -> Schema:
 def read_split(layout: RunLayout, split: str, *, with_values: bool = False) -> Rows:
     """The rows of `train`, `validation` or `test`, with their labels; their values in the file's units on request."""
     schema = read_schema(layout)
-    columns = rows_schema(schema) if with_values else model_schema(schema)
-    table = read_table(layout.split_file(split), ROWS_SCHEMA, columns.names)
+    columns = split_columns(schema, with_values=with_values)
+    return read_table_rows(
+        read_table(layout.split_file(split), ROWS_SCHEMA, columns.names), schema, with_values=with_values
+    )
+
+
+def split_columns(schema: Schema, *, with_values: bool) -> pa.Schema:
+    """The columns of a split that `read_table_rows` needs."""
+    return rows_schema(schema) if with_values else model_schema(schema)
+
+
+def read_table_rows(table: pa.Table, schema: Schema, *, with_values: bool) -> Rows:
+    """The rows of a split's table, with their values in the file's units on request."""
     rows = rows_from_table(table, schema)
     return replace(rows, values=stored_values(table, schema)) if with_values else rows
 

@@ -77,7 +77,7 @@ class Phase:
     first_epoch: int = 0  # where its random numbers begin: those of a longer phase follow those of the shorter one
     like: "Phase | None" = None  # a shorter phase, whose compiled round it shares
     least_gain: float | None = None  # in nats, of the phase before; with less, training ends there
-    has_fresh_noise: bool = False  # every epoch sees the rows with its own dequantisation noise
+    follows_epochs: bool = False  # every epoch has its own noise, and its own part of a table that is too large
 
     @cached_property
     def run(self) -> RunRound:
@@ -120,7 +120,7 @@ class Training:
 
     settings: TrainingSettings
     phases: Sequence[Phase]
-    rows_of: Callable[[int | None], Data]  # the rows with fresh noise of an epoch; None: as prepared
+    rows_of: Callable[[int | None], Data]  # the rows of an epoch; None: those of the start, as prepared
     check: Callable[[Parameters], dict[str, float | None]]  # figures of weights on validation rows
     seed: tf.Tensor  # int32 scalar
 
@@ -206,7 +206,7 @@ class Training:
         """What the next round of a phase reads."""
         if phase.data is not None:
             return phase.data
-        if not phase.has_fresh_noise:
+        if not phase.follows_epochs:
             return self.rows_of(None)
         return self.rows_of(phase.first_epoch + n_rounds // (phase.pace.rounds_per_epoch or 1))
 

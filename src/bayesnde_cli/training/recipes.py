@@ -1,26 +1,22 @@
-"""Networks, phases and number of steps of a training stage, and the noise of its rows in every epoch."""
+"""Networks, phases and number of steps of a training stage."""
 
 import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from bayesnde_cli.model import coders
 from bayesnde_cli.model.coders import Networks
-from bayesnde_cli.model.likelihood import END, ColumnCells
 from bayesnde_cli.model.networks import n_products
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.rows import Rows
-from bayesnde_cli.scaling.discrete import noise_inside
 from bayesnde_cli.settings import stage_settings
 from bayesnde_cli.settings.stage_settings import RefineSettings, TrainingSettings, WarmstartSettings
 from bayesnde_cli.tables.columns import ImageShape
-from bayesnde_cli.tables.schema import Feature, Schema
 from bayesnde_cli.training import objectives
 from bayesnde_cli.training.loop import Phase
-from bayesnde_cli.training.objectives import Data, Pace
+from bayesnde_cli.training.objectives import Pace
 
 # Latent dimension: the number of features up to this many, half of it beyond.
 _FULL_LATENT_FEATURES = 32
@@ -31,9 +27,6 @@ _ROUND_OPERATIONS = 2e11
 _EGM_ROUND_STEPS = 50
 # Approximate passes of a batch through decoder and encoder in a step: two in their own, one in that of the critics.
 _EGM_PASSES = 3.0
-# Values of a smaller share of the rows, or with narrower cells in the model's space, are treated as points. It also
-# limits the number of cells in a column, which every row is compared with.
-_LEAST_SHARE, _LEAST_WIDTH = 0.004, 0.02
 
 
 def fresh_networks(
@@ -62,11 +55,6 @@ def first_weights(settings: TrainingSettings, networks: Networks) -> dict[str, t
     return coders.initial_autoencoder(networks.decoder, networks.encoder, seed)
 
 
-def as_tensors(rows: Rows) -> Data:
-    """Features and one-hot classes as a round reads them."""
-    return tf.constant(rows.x), None if rows.y is None else tf.constant(rows.y)
-
-
 def phases_of(settings: TrainingSettings, networks: Networks, rows: Rows) -> list[Phase]:
     """The phases of a stage, in order."""
     sizes = Sizes(settings, networks, len(rows))
@@ -86,7 +74,7 @@ def phases_of(settings: TrainingSettings, networks: Networks, rows: Rows) -> lis
         pace = sizes.epochs(passes=1.0)
         n_settling = objectives.kl_warm_up_epochs(settings, pace) * (pace.rounds_per_epoch or 1)
         objective = objectives.evidence_objective(networks, settings, pace)
-        phases.append(Phase("elbo", objective, pace, n_settling=n_settling, has_fresh_noise=settings.fresh_noise))
+        phases.append(Phase("elbo", objective, pace, n_settling=n_settling, follows_epochs=True))
     return phases
 
 
@@ -96,7 +84,7 @@ def _refinement(settings: RefineSettings, networks: Networks, sizes: "Sizes") ->
     if update == "importance":
         pace = sizes.epochs(passes=0.5 * (1 + settings.draws))
         objective = objectives.importance_objective(networks, settings, pace)
-        first = Phase(update, objective, pace, has_fresh_noise=settings.fresh_noise)
+        first = Phase(update, objective, pace, follows_epochs=True)
         if settings.steps or settings.epochs or settings.select != "marginal" or networks.decoder.image is not None:
             return [first]
         low, high = stage_settings.CYCLE_GAIN_LIMITS
@@ -169,44 +157,3 @@ class Sizes:
         n_rounds = math.ceil(settings.egm_steps / at_once)
         batch_rows = min(settings.batch_rows, self.n_rows)
         return Pace(self.n_rows, batch_rows, math.ceil(settings.egm_steps / n_rounds), n_rounds)
-
-
-class NoisyValues:
-    """Training rows as values with dequantisation noise, drawn anew for every epoch."""
-
-    def __init__(self, schema: Schema, values: np.ndarray, rows: Rows, seed: int) -> None:
-        self._schema, self._values, self._rows, self._seed = schema, values, rows, seed
-        self._last: tuple[int, tf.Tensor] | None = None  # epoch, and its rows
-
-    def x(self, epoch: int) -> tf.Tensor:
-        """The rows in the model's space with the noise of an epoch. (rows, p) float32.
-
-        With the same noise in every epoch the model would memorise the noise of a small table.
-        """
-        if self._last is None or self._last[0] != epoch:
-            seed, x = derive_seed(self._seed, "dequantize", epoch), self._rows.x.copy()
-            for position, feature in enumerate(self._schema.features):
-                if feature.map.noise is not None:
-                    x[:, position] = feature.scale(self._values[:, position], self._rows.row_ids, seed)[0]
-            self._last = epoch, tf.constant(x)
-        return self._last[1]
-
-    def cells(self) -> tuple[ColumnCells, ...]:
-        """The cells of frequent values in every column with noise."""
-        columns = zip(self._schema.features, self._values.T, strict=True)
-        return tuple(column_cells(feature, values) for feature, values in columns)
-
-
-def column_cells(feature: Feature, values: np.ndarray) -> ColumnCells:
-    """The cells of a column's frequent values in the model's space; none without noise."""
-    inside = None if feature.map.noise is None else noise_inside(feature.map)
-    if inside is None:
-        return ColumnCells()
-    known, counts = np.unique(values, return_counts=True)
-    lower, upper = (edge.astype(np.float32) for edge in feature.cells(known))  # rows are looked up in float32
-    upper[:-1] = np.where(np.diff(known) == 1.0, lower[1:], upper[:-1])  # neighbours touch, to the last bit
-    is_kept = (counts >= _LEAST_SHARE * len(values)) & (upper - lower >= _LEAST_WIDTH)
-    for edge in (lower, upper):  # a cell is kept whole or not at all
-        is_kept &= np.isinf(edge) | (np.abs(edge) <= END)
-    first, last = (tuple(np.clip(edge[is_kept], -END, END).tolist()) for edge in (lower, upper))
-    return ColumnCells(first, last, *inside)

@@ -7,6 +7,7 @@ operations each; else as many steps, as a small network is ahead after few opera
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,10 +58,12 @@ def n_held_out(n_train: int, n_validation: int) -> int:
 def hold_out(train: Rows, validation: Rows, seed: int) -> HeldOut:
     """The validation rows, and some training rows where these are few, with all copies of them."""
     n_more = n_held_out(len(train), len(validation)) - len(validation)
+    if not n_more:
+        return HeldOut(np.arange(len(train)), validation.sample(_MOST_ROWS, seed))
     copies = distinct_ids(train.x if train.values is None else train.values)
     order = generator(seed, "held out").permutation(copies.max() + 1)[copies]
-    is_held = order < np.sort(order)[n_more] if n_more else np.zeros(len(train), bool)
-    rows = Rows.concatenate([validation, train.take(is_held)]) if n_more else validation
+    is_held = order < np.sort(order)[n_more]
+    rows = Rows.concatenate([validation, replace(train.take(is_held), values=None)])
     return HeldOut(np.flatnonzero(~is_held), rows.sample(_MOST_ROWS, seed))
 
 
@@ -145,7 +148,7 @@ def _train(
         try:
             for n_rounds in range(phase.pace.n_rounds):
                 stopping.check()
-                epoch = n_rounds // (phase.pace.rounds_per_epoch or 1) if phase.has_fresh_noise else None
+                epoch = n_rounds // (phase.pace.rounds_per_epoch or 1) if phase.follows_epochs else None
                 data = rows_of(epoch) if phase.data is None else phase.data
                 state, losses = phase.run(state, data, seed)
                 read_losses(losses, phase, n_rounds)

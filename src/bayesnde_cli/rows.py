@@ -87,8 +87,8 @@ class Rows:
         return {name: array for name, array in known.items() if array is not None}
 
 
-def some_rows(rows: np.ndarray, most: int, seed: int) -> np.ndarray:
-    """All rows, or `most` of them drawn without replacement, in their order."""
-    if len(rows) <= most:
-        return rows
-    return rows[np.sort(generator(seed, "baseline rows").choice(len(rows), most, replace=False))]
+def some_rows(n_rows: int, most: int, seed: int) -> np.ndarray:
+    """The positions of all rows, or of `most` of them drawn without replacement, in their order."""
+    if n_rows <= most:
+        return np.arange(n_rows)
+    return np.sort(generator(seed, "baseline rows").choice(n_rows, most, replace=False))

@@ -57,8 +57,8 @@ def _model_rows(n: int) -> np.ndarray:
 
 
 def _grid() -> tuple[np.ndarray, float]:
-    """Points of a square that holds all of the density, and the area of each."""
-    axis = np.linspace(-9.0, 9.0, 361)
+    """Points of a square that holds all of the density, none of them on a kernel, and the area of each."""
+    axis = np.linspace(-9.0, 9.0, 362)
     return np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2), (axis[1] - axis[0]) ** 2
 
 

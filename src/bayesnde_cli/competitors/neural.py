@@ -299,7 +299,7 @@ def neural_fit(name: str, share: float = 1.0, keeper: Keeper | None = None) -> F
     def fit(train: Rows, validation: Rows, seed: int) -> Fitted:
         length = kind.length.scale(share, len(train))
         kept = KeptState(keeper, (name, kind.settings, length, seed, _VERSIONS), train, validation)
-        checked = _tensors(validation.take(some_rows(np.arange(len(validation)), _MOST_CHECK_ROWS, seed)))
+        checked = _tensors(validation.take(some_rows(len(validation), _MOST_CHECK_ROWS, seed)))
         with _one_thread():
             with torch.random.fork_rng(devices=[]):  # initial weights come from the global generator
                 torch.manual_seed(_torch_seed(seed, "weights"))

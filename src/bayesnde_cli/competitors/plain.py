@@ -81,7 +81,7 @@ def one_class_svm(train: Rows, _validation: Rows, seed: int) -> Fitted:
     """A one-class support vector machine (Schölkopf et al. 2001)."""
     from sklearn.svm import OneClassSVM
 
-    x = some_rows(train.x, MOST_SVM_ROWS, seed)
+    x = train.x[some_rows(len(train), MOST_SVM_ROWS, seed)]
     machine = OneClassSVM().fit(x)
     return Fitted(lambda rows: machine.decision_function(rows.x), {"nu": machine.nu, "n_fit_rows": len(x)})
 
@@ -119,17 +119,18 @@ def gaussian_mixture(
 ) -> Fitted:
     """The Gaussian mixture with the highest mean log-density on held-out rows."""
     most_rows = most_rows or MOST_ROWS
-    return _as_fitted(*fit_gaussian_mixture(train.x, validation.x, seed, components=components, most_rows=most_rows))
+    return _as_fitted(*fit_gaussian_mixture(train, validation, seed, components=components, most_rows=most_rows))
 
 
 def kernel_density(train: Rows, validation: Rows, seed: int) -> Fitted:
     """The kernel density with the bandwidth of the highest mean log-density on held-out rows."""
-    return _as_fitted(*fit_kernels(train.x, validation.x, seed, most_rows=KERNEL_MOST_ROWS))
+    return _as_fitted(*fit_kernels(train, validation, seed, most_rows=KERNEL_MOST_ROWS))
 
 
 def blurred_kernels(train: Rows, _validation: Rows, seed: int, *, blur: float = OUTLIERS_BLUR) -> Fitted:
     """A kernel density with the bandwidth by which `density --blur` widens a model: sqrt(2 p) times the blur."""
-    kernels, bandwidth = some_rows(train.x, KERNEL_MOST_ROWS, seed), blur * math.sqrt(2.0 * train.x.shape[1])
+    kernels = train.x[some_rows(len(train), KERNEL_MOST_ROWS, seed)]
+    bandwidth = blur * math.sqrt(2.0 * train.x.shape[1])
     return _as_fitted(kernel_mixture(kernels, bandwidth), {"bandwidth": bandwidth, "n_fit_rows": len(kernels)})
 
 

@@ -119,7 +119,7 @@ class Estimator:
 
         As E log(mean) is below log E(mean), a proposal that misses the posterior never looks better for it.
         """
-        rows = rows.take(some_rows(np.arange(len(rows)), MOST_CHOOSING_ROWS, seed))
+        rows = rows.take(some_rows(len(rows), MOST_CHOOSING_ROWS, seed))
 
         def means(choice: Choice, n_draws: int) -> np.ndarray:
             mean = self.estimate(weights, choice, rows, n_draws=n_draws, seed=seed).log_density.mean(axis=1)

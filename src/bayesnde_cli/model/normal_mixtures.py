@@ -15,13 +15,19 @@ _LOG_TWO_PI = math.log(2.0 * math.pi)
 _NUMBERS_AT_ONCE = 1 << 20
 # Cells beyond it are moved there: their squares overflow, so the density is 0, but no difference is inf - inf.
 _FARTHEST = 1e160
+# A row this close to a kernel, in bandwidths, is the row that the kernel stands on, or a copy of it.
+_SAME_ROW = 1e-3
 # Share of the largest diagonal that a covariance is split by: the rest keeps a Cholesky factor.
 _DIAGONAL_SHARE = 0.9
 
 
 @dataclass(frozen=True, eq=False)
 class NormalMixture:
-    """A mixture of K normals in p columns, float64. The rank of `scales` tells diagonal from full covariances."""
+    """A mixture of K normals in p columns, float64. The rank of `scales` tells diagonal from full covariances.
+
+    Where several components share a scale they are the kernels of a kernel density. It leaves out the kernel that
+    stands on a row: else the rows that it was fitted to would seem as usual as they can be, outliers among them.
+    """
 
     log_weights: np.ndarray  # (K,); the weights sum to 1
     means: np.ndarray  # (K, p)
@@ -144,6 +150,8 @@ class NormalMixture:
             with np.errstate(over="ignore"):
                 if is_shared:
                     distance = squared_distances(some / sds, means / sds)
+                    if n_components > 1:
+                        distance = _leave_out_own(distance)
                 else:
                     if self.is_full:
                         z = (some @ whiten).reshape(len(some), n_components, p) - shift
@@ -204,6 +212,18 @@ def squared_distances(x: np.ndarray, centres: np.ndarray) -> np.ndarray:
     distance += np.sum(x**2, axis=1)[:, None]
     distance += np.sum(centres**2, axis=1)
     return np.maximum(distance, 0.0, out=distance)
+
+
+def _leave_out_own(distance: np.ndarray) -> np.ndarray:
+    """Squared distances (rows, K) without those of a row to its own kernels; the others make up for their weight.
+
+    A row with no other kernels keeps its own.
+    """
+    is_own = distance < _SAME_ROW**2
+    n_own = is_own.sum(axis=1, keepdims=True)
+    n_others = np.maximum(is_own.shape[1] - n_own, 1)
+    left = np.where(is_own, np.inf, distance - 2.0 * np.log(is_own.shape[1] / n_others))
+    return np.where((n_own > 0) & (n_own < is_own.shape[1]), left, distance)
 
 
 def log_sum_exp(values: np.ndarray, axis: int) -> np.ndarray:

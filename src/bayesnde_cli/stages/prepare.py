@@ -340,7 +340,8 @@ def _choose_scaling(
 ) -> tuple[Feature, ...]:
     """The features of the better scaling of p(x), or of p(x | y) if every class has enough rows."""
     limits = ((splits.TRAIN, _MOST_TRAINING_ROWS), (splits.VALIDATION, _MOST_VALIDATION_ROWS))
-    indices = [some_rows(np.flatnonzero(staged.split == code), most, seed) for code, most in limits]
+    found = [(np.flatnonzero(staged.split == code), most) for code, most in limits]
+    indices = [index[some_rows(len(index), most, seed)] for index, most in found]
     index, parts = np.concatenate(indices), (slice(0, len(indices[0])), slice(len(indices[0]), None))
     values = [staged.values(fact)[index] for fact in facts.values()]
     classes = None if staged.class_index is None else staged.class_index[index]

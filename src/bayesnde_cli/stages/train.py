@@ -126,7 +126,11 @@ def _run(
             inputs=inputs,
             run_id=run_id,
             device=device,
-            result={"chosen": chosen, "members": dict(fitted.stack.weights)},
+            result={
+                "chosen": chosen,
+                "members": dict(fitted.stack.weights),
+                "member_settings": dict(fitted.member_settings),
+            },
         )
         forget_checkpoint(layout, stage)
     return _summarise(layout, manifest, is_up_to_date=False)
@@ -183,6 +187,7 @@ class _Fitted(NamedTuple):
     chosen: int  # index of the selected validation check
     rows: Rows  # of training
     stack: Stack
+    member_settings: Mapping[str, Any]
     tried: list[dict[str, Any]]  # recipes
 
 
@@ -228,13 +233,14 @@ def _fit(layout: RunLayout, config: TrainingSettings, checkpoints: "Checkpoints"
     progress = training.run(weights, checkpoints, report)
     chosen = selection_module.best_check(progress.checks, config.select)
     best, stack = checkpoints.weights(chosen), ALONE
+    member_settings: Mapping[str, Any] = {}
     if isinstance(config, RefineSettings) and config.members == "auto" and networks.decoder.image is None:
         from bayesnde_cli.training.members import fit_stack
 
         report.note("fitting the other members: a Gaussian mixture and a kernel density")
         some, log_density = check.log_density({name: tf.constant(array) for name, array in best.items()})
-        stack = fit_stack(train, some, log_density, derive_seed(seed, "members"))
-    return _Fitted(config, networks, best, progress, chosen, train, stack, tried)
+        stack, member_settings = fit_stack(train, some, log_density, derive_seed(seed, "members"))
+    return _Fitted(config, networks, best, progress, chosen, train, stack, member_settings, tried)
 
 
 def _try_recipes(

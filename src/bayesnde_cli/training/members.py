@@ -1,8 +1,8 @@
 """Members of a stack in closed form, and the weights of the stack p(x) = sum_k w_k p_k(x).
 
-A fit takes training rows (n, p), validation rows that choose its settings, and a seed; columns are standardised.
-Fewer than `FEW_ROWS` validation rows choose badly, so the training rows then choose with them: by cross-validation, or
-by leaving one row out. Exact copies of a row are left out together, or the narrowest mixture would win by knowing them.
+A fit takes training rows, validation rows that choose its settings, and a seed; columns are standardised. Fewer than
+`FEW_ROWS` validation rows choose badly, so the training rows then choose with them: by cross-validation, or by leaving
+one row out. Exact copies of a row are left out together, or the narrowest mixture would win by knowing them.
 """
 
 import warnings
@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from bayesnde_cli import stopping
 from bayesnde_cli.model.normal_mixtures import ClassMixtures, NormalMixture, log_sum_exp, squared_distances
@@ -30,7 +31,7 @@ class FittedMixture(NamedTuple):
 
 
 # (training rows, validation rows, seed) -> the fitted mixture
-MixtureFit = Callable[[np.ndarray, np.ndarray, int], FittedMixture]
+MixtureFit = Callable[[Rows, Rows, int], FittedMixture]
 
 
 def fit_classes(
@@ -38,10 +39,12 @@ def fit_classes(
 ) -> tuple[ClassMixtures, dict[int, dict[str, Any]]]:
     """One fit for each class with training rows, or a single one without classes; and what each chose, by class."""
     if train.classes is None or validation.classes is None:
-        fitted = fit(train.x, validation.x, seed)
+        fitted = fit(train, validation, seed)
         return ClassMixtures((fitted.mixture,)), {0: fitted.chosen}
     fits = {
-        index: fit(train.x[train.classes == index], validation.x[validation.classes == index], derive_seed(seed, index))
+        index: fit(
+            train.take(train.classes == index), validation.take(validation.classes == index), derive_seed(seed, index)
+        )
         for index in np.unique(train.classes).tolist()
     }
     mixtures = tuple(fits[index].mixture if index in fits else None for index in range(train.n_classes))
@@ -64,16 +67,17 @@ MOST_ROWS = 10_000
 
 
 def fit_gaussian_mixture(
-    train: np.ndarray,
-    validation: np.ndarray,
+    train: Rows,
+    validation: Rows,
     seed: int,
     *,
     components: Sequence[int] = COMPONENTS,
     most_rows: int = MOST_ROWS,
 ) -> FittedMixture:
     """The mixture of the kind and size with the highest mean log-density on held-out rows, fitted to training rows."""
-    x = some_rows(train, most_rows, seed).astype(np.float64)
-    pairs = [(x, validation)] if len(validation) >= FEW_ROWS else list(_folds(np.concatenate([x, validation]), seed))
+    train = train.take(some_rows(len(train), most_rows, seed))
+    x = train.x.astype(np.float64)
+    pairs = [(x, validation.x)] if len(validation) >= FEW_ROWS else list(_folds([train, validation], seed))
     most = max(1, min([len(x), *(len(fitted) for fitted, _ in pairs)]) // _LEAST_ROWS)
     best, best_score = ("full", 1), -np.inf
     for covariance in COVARIANCES:
@@ -120,15 +124,18 @@ def fit_gaussian(x: np.ndarray) -> NormalMixture:
 
 def _fit_normals(x: np.ndarray, n_components: int, covariance: str, seed: int) -> NormalMixture:
     """The mixture of maximum likelihood: in closed form for one component, else by EM."""
-    if n_components == 1:
-        weights, means = np.ones(1), x.mean(axis=0, keepdims=True)
-        if covariance == "full":
-            covariances = ((x - means).T @ (x - means) / len(x) + RIDGE * np.eye(x.shape[1]))[None]
+    # One thread: the products are small, and with two threads they took six times as long. Nor do the last bits of the
+    # result depend on the number of threads.
+    with threadpool_limits(1):
+        if n_components > 1:
+            mixture = _run_em(x, n_components, covariance, seed)
+            weights, means, covariances = mixture.weights_, mixture.means_, mixture.covariances_
         else:
-            covariances = x.var(axis=0, keepdims=True) + RIDGE
-    else:
-        mixture = _run_em(x, n_components, covariance, seed)
-        weights, means, covariances = mixture.weights_, mixture.means_, mixture.covariances_
+            weights, means = np.ones(1), x.mean(axis=0, keepdims=True)
+            if covariance == "full":
+                covariances = ((x - means).T @ (x - means) / len(x) + RIDGE * np.eye(x.shape[1]))[None]
+            else:
+                covariances = x.var(axis=0, keepdims=True) + RIDGE
     scales = np.linalg.cholesky(covariances) if covariance == "full" else np.sqrt(covariances)
     return NormalMixture(np.log(weights), means, scales)
 
@@ -136,7 +143,6 @@ def _fit_normals(x: np.ndarray, n_components: int, covariance: str, seed: int) -
 def _run_em(x: np.ndarray, n_components: int, covariance: str, seed: int) -> Any:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
-    from threadpoolctl import threadpool_limits
 
     mixture = GaussianMixture(
         n_components,
@@ -144,25 +150,26 @@ def _run_em(x: np.ndarray, n_components: int, covariance: str, seed: int) -> Any
         reg_covar=RIDGE,
         random_state=derive_seed(seed, "mixture", covariance, n_components) % 2**32,
     )
-    # One thread: the products are small, and with two threads they took six times as long.
-    with warnings.catch_warnings(), threadpool_limits(1):
+    with warnings.catch_warnings():
         # No convergence, or fewer distinct rows than components: the held-out rows decide.
         warnings.simplefilter("ignore", ConvergenceWarning)
         return mixture.fit(x)
 
 
-def _folds(x: np.ndarray, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _folds(parts: Sequence[Rows], seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the rows to fit and the rows held out of each fold; none if all rows are copies of one."""
-    row_ids = distinct_ids(x)
+    x, row_ids = np.concatenate([rows.x for rows in parts]).astype(np.float64), distinct_ids(*parts)
     n_distinct = int(row_ids.max()) + 1
     fold = generator(seed, "folds").permutation(n_distinct)[row_ids] % _N_FOLDS
     for index in range(min(_N_FOLDS, n_distinct) if n_distinct > 1 else 0):
         yield x[fold != index], x[fold == index]
 
 
-def distinct_ids(x: np.ndarray) -> np.ndarray:
-    """A number for each row, (n,), the same for exact copies."""
-    return np.unique(x, axis=0, return_inverse=True)[1].ravel()
+def distinct_ids(*parts: Rows) -> np.ndarray:
+    """A number for each row of all parts, (n,), the same for exact copies: of values, as their noise may differ."""
+    values = [rows.values for rows in parts if rows.values is not None]
+    cells = values if len(values) == len(parts) else [rows.x for rows in parts]
+    return np.unique(np.concatenate(cells), axis=0, return_inverse=True)[1].ravel()
 
 
 # Kernel density: a spherical normal on every training row.
@@ -177,16 +184,15 @@ MOST_CHOOSING_ROWS = 1_000
 _ROWS_AT_ONCE = 256
 
 
-def fit_kernels(
-    train: np.ndarray, validation: np.ndarray, seed: int, *, most_rows: int = KERNEL_MOST_ROWS
-) -> FittedMixture:
+def fit_kernels(train: Rows, validation: Rows, seed: int, *, most_rows: int = KERNEL_MOST_ROWS) -> FittedMixture:
     """The kernel density with the bandwidth of the highest mean log-density on held-out rows."""
-    kernels = some_rows(train, most_rows, seed).astype(np.float64)
+    train = train.take(some_rows(len(train), most_rows, seed))
+    kernels = train.x.astype(np.float64)
     if len(validation) >= FEW_ROWS:
-        scores = score_bandwidths(some_rows(validation, MOST_CHOOSING_ROWS, seed), kernels)
+        scores = score_bandwidths(validation.x[some_rows(len(validation), MOST_CHOOSING_ROWS, seed)], kernels)
     else:
-        x = np.concatenate([kernels, validation])
-        row_ids, held_out = distinct_ids(x), some_rows(np.arange(len(x)), MOST_CHOOSING_ROWS, seed)
+        x, row_ids = np.concatenate([kernels, validation.x]), distinct_ids(train, validation)
+        held_out = some_rows(len(x), MOST_CHOOSING_ROWS, seed)
         scores = score_bandwidths(x[held_out], x, row_ids=(row_ids[held_out], row_ids))
     mean = scores.mean(axis=1)
     bandwidth = BANDWIDTHS[int(np.argmax(mean))] if np.isfinite(mean).any() else _USUAL_BANDWIDTH
@@ -230,12 +236,10 @@ _TOLERANCE = 1e-8
 _MOST_STEPS = 1_000
 
 
-def stack_weights(
-    log_densities: np.ndarray, *, row_weights: np.ndarray | None = None, pseudo_rows: float = PSEUDO_ROWS
-) -> np.ndarray:
+def stack_weights(log_densities: np.ndarray, *, pseudo_rows: float = PSEUDO_ROWS) -> np.ndarray:
     """The log-weights of members with these log-densities (members, n) of validation rows, (members,); -inf: dropped.
 
-    They maximise sum_i r_i log sum_k w_k p_k(x_i) + c sum_k log w_k: a Dirichlet prior with 1 + c for each member. NaN
+    They maximise sum_i log sum_k w_k p_k(x_i) + c sum_k log w_k: a Dirichlet prior with 1 + c for each member. NaN
     is a density of 0, and rows without any density do not count. A member stays if a row has no other density.
 
     In a small table the same validation rows may have chosen a member's settings, which favours that member a little;
@@ -244,10 +248,9 @@ def stack_weights(
     has_density = np.isfinite(log_densities)
     some = has_density.any(axis=0)
     log_densities, has_density = np.where(has_density, log_densities, -np.inf)[:, some], has_density[:, some]
-    counts = np.ones(some.sum()) if row_weights is None else row_weights[some]
     kept = np.arange(len(log_densities))
     while True:
-        weights = _maximise(log_densities[kept], counts, pseudo_rows)
+        weights = _maximise(log_densities[kept], pseudo_rows)
         is_alone = has_density[kept] & (has_density[kept].sum(axis=0) == 1)
         droppable = np.flatnonzero((weights < LEAST_WEIGHT) & ~is_alone.any(axis=1))
         if not len(droppable):
@@ -258,25 +261,25 @@ def stack_weights(
     return log_weights
 
 
-def _maximise(log_densities: np.ndarray, counts: np.ndarray, pseudo_rows: float) -> np.ndarray:
+def _maximise(log_densities: np.ndarray, pseudo_rows: float) -> np.ndarray:
     """The weights (members,) at the maximum: the higher of an EM step and a Newton step, again and again.
 
     EM alone takes 10,000 steps where members are much alike. The objective is concave: with its gradient g, no weights
     gain more than max_k g_k - sum_k w_k g_k, and sum_k w_k g_k is the number of rows and pseudo-rows.
     """
     densities = np.exp(log_densities - log_densities.max(axis=0))
-    total = counts.sum() + pseudo_rows * len(densities)
+    total = densities.shape[1] + pseudo_rows * len(densities)
 
     def objective(weights: np.ndarray) -> float:
-        return float(counts @ np.log(weights @ densities) + pseudo_rows * np.log(weights).sum())
+        return float(np.log(weights @ densities).sum() + pseudo_rows * np.log(weights).sum())
 
     weights = np.full(len(densities), 1.0 / len(densities))
     for _ in range(_MOST_STEPS):
         shares = densities / (weights @ densities)
-        gradient = shares @ counts + pseudo_rows / weights
+        gradient = shares.sum(axis=1) + pseudo_rows / weights
         if gradient.max() - total <= _TOLERANCE * total:
             break
-        curvature = (shares * counts) @ shares.T + np.diag(pseudo_rows / weights**2)
+        curvature = shares @ shares.T + np.diag(pseudo_rows / weights**2)
         newton = weights + np.linalg.solve(curvature, gradient - total)
         weights = weights * gradient / total  # EM
         if newton.min() > 0.0 and objective(newton / newton.sum()) > objective(weights):
@@ -284,23 +287,26 @@ def _maximise(log_densities: np.ndarray, counts: np.ndarray, pseudo_rows: float)
     return weights
 
 
-def fit_stack(train: Rows, validation: Rows, log_density: np.ndarray, seed: int) -> Stack:
+def fit_stack(
+    train: Rows, validation: Rows, log_density: np.ndarray, seed: int
+) -> tuple[Stack, dict[str, dict[int, dict[str, Any]]]]:
     """A stack of the fitted model, which has this log-density at the validation rows, and of the members above.
 
-    The members are fitted to standardised columns, whatever the scaling of the model's space. The fitted model stays,
-    with the least weight, even if the others are better at nearly all rows.
+    With it, the settings that each member chose, by class. The members are fitted to standardised columns, whatever the
+    scaling of the model's space. The fitted model stays, with the least weight, even if the others are better at nearly
+    all rows.
     """
     fits: dict[str, MixtureFit] = {GAUSSIAN_MIXTURE: fit_gaussian_mixture, KERNELS: fit_kernels}
+    train = train.take(some_rows(len(train), MOST_ROWS * max(1, train.n_classes), seed))
     mean, sd = train.x.mean(axis=0, dtype=np.float64), train.x.std(axis=0, dtype=np.float64)
     sd = np.where(sd > 0.0, sd, 1.0)
-    parts = [replace(rows, x=(rows.x - mean) / sd) for rows in (train, validation)]
-    mixtures = {
-        name: fit_classes(fit, parts[0], parts[1], derive_seed(seed, name))[0].rescale(mean, sd)
-        for name, fit in fits.items()
-    }
+    to_fit, to_choose = (replace(rows, x=(rows.x - mean) / sd) for rows in (train, validation))
+    fitted = {name: fit_classes(fit, to_fit, to_choose, derive_seed(seed, name)) for name, fit in fits.items()}
+    mixtures = {name: own.rescale(mean, sd) for name, (own, _) in fitted.items()}
     log_densities = np.array([log_density, *(own.log_density(validation) for own in mixtures.values())])
     weights = np.exp(stack_weights(log_densities))
     weights[0] = max(weights[0], LEAST_WEIGHT)
     named = dict(zip((MODEL, *mixtures), (weights / weights.sum()).tolist(), strict=True))
     kept = {name: weight for name, weight in named.items() if weight > 0.0}
-    return Stack(kept, {name: own for name, own in mixtures.items() if name in kept})
+    stack = Stack(kept, {name: own for name, own in mixtures.items() if name in kept})
+    return stack, {name: chosen for name, (_, chosen) in fitted.items() if name in kept}

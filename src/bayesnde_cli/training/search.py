@@ -60,7 +60,7 @@ def hold_out(train: Rows, validation: Rows, seed: int) -> HeldOut:
     n_more = n_held_out(len(train), len(validation)) - len(validation)
     if not n_more:
         return HeldOut(np.arange(len(train)), validation.sample(_MOST_ROWS, seed))
-    copies = distinct_ids(train.x if train.values is None else train.values)
+    copies = distinct_ids(train)
     order = generator(seed, "held out").permutation(copies.max() + 1)[copies]
     is_held = order < np.sort(order)[n_more]
     rows = Rows.concatenate([validation, replace(train.take(is_held), values=None)])

@@ -43,7 +43,7 @@ def fake_phase(name: str, run: Callable[..., Any], pace: Pace, **fields: Any) ->
     return type("FakePhase", (Phase,), {"run": staticmethod(run)})(name, objective, pace, **fields)
 
 
-def _phases(settings: Any, networks: Networks, rows: Rows) -> list[Phase]:
+def _phases(settings: Any, networks: Networks, rows: Rows, n_epoch_rows: int | None = None) -> list[Phase]:
     """Two phases for `warmstart`, the second of which begins with the best weights of the first; one for `refine`."""
     names = ("columns", "elbo") if settings.stage == "warmstart" else ("importance",)
     pace = Pace(len(rows), 1, 1, settings.epochs or 4, 1)

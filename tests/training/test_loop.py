@@ -110,7 +110,7 @@ def test_one_of_other_settings_or_without_its_weights_is_refused() -> None:
     assert _checkpoints(is_restart=True).read(_template) is None
 
 
-def _refuse_trials() -> list:
+def _refuse_trials(_once: object) -> list:
     raise AssertionError("recipes were tried")
 
 
@@ -119,18 +119,18 @@ def test_a_checkpoint_of_other_settings_is_refused_before_recipes_are_tried() ->
     with pytest.raises(SettingsDiffer):
         _checkpoints({"settings": {"seed": 2}}).choose_once(_refuse_trials)
     assert STATE.exists()
-    records, _ = _checkpoints({"settings": {"seed": 2}}, is_restart=True).choose_once(lambda: [{"recipe": "small"}])
+    records, _ = _checkpoints({"settings": {"seed": 2}}, is_restart=True).choose_once(lambda _: [{"recipe": "small"}])
     assert records == [{"recipe": "small"}]
     assert not STATE.exists()
 
 
 def test_recipes_are_tried_once_and_their_time_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    first = _checkpoints().choose_once(lambda: [{"recipe": "small"}])
+    first = _checkpoints().choose_once(lambda _: [{"recipe": "small"}])
     assert first[1] > 0.0
     assert _checkpoints().choose_once(_refuse_trials) == first
     other = _checkpoints({"settings": {"seed": 2}})
-    assert other.choose_once(lambda: [{"recipe": "large"}])[0] == [{"recipe": "large"}]
+    assert other.choose_once(lambda _: [{"recipe": "large"}])[0] == [{"recipe": "large"}]
 
 
 @pytest.mark.usefixtures("written")

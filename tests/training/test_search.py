@@ -40,11 +40,15 @@ def _candidate(name: str, **settings: Any) -> search.Candidate:
     return search.Candidate(name, complete, networks, first_weights(complete, networks))
 
 
+def _training_rows(train: Rows) -> Any:
+    data = tf.constant(train.x), None
+    return SimpleNamespace(first=train, n_epoch_rows=len(train), epoch=lambda _: data)
+
+
 def _choose(candidates: list[search.Candidate]) -> list[dict[str, Any]]:
     rng = np.random.default_rng(0)
     train, held_out = _made_up(rng, N_ROWS), _made_up(rng, 100)
-    data = tf.constant(train.x), None
-    return search.choose(candidates, train, held_out, lambda epoch: data, REPORT)
+    return search.choose(candidates, _training_rows(train), held_out, REPORT)
 
 
 def test_a_recipe_that_cannot_fit_the_rows_loses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,15 +83,15 @@ def chosen_by(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[dict[str, A
         monkeypatch.setattr(search, "_score", score)
         settings = SimpleNamespace(seed=0, width=1, depth=1, weight_decay=0.0)
         candidates: Any = [search.Candidate(name, settings, None, {}) for name in scores]  # type: ignore[arg-type]
-        return search.choose(candidates, Rows(np.zeros((9, 1))), Rows(np.zeros((50, 1))), lambda _: None, REPORT)
+        return search.choose(candidates, _training_rows(Rows(np.zeros((9, 1)))), Rows(np.zeros((50, 1))), REPORT)
 
     return choose
 
 
-def test_the_worst_is_dropped_and_the_cheapest_of_equals_is_chosen(chosen_by: Callable) -> None:
+def test_those_clearly_below_are_dropped_and_the_cheapest_of_equals_is_chosen(chosen_by: Callable) -> None:
     noise = np.random.default_rng(1).standard_normal(50)
     zero, one = np.zeros(50), np.ones(50)
-    # After the first part medium is the worst; in the end small is below large by less than a standard error.
+    # After the first part medium is far below; in the end small is below large by less than a standard error.
     records = chosen_by(small=[0.1 * noise, zero + 0.05], medium=[-one], large=[zero, 0.1 + noise])
     assert [(record["part"], record["recipe"]) for record in records] == [
         *(("warmstart", name) for name in NAMES),
@@ -99,6 +103,37 @@ def test_the_worst_is_dropped_and_the_cheapest_of_equals_is_chosen(chosen_by: Ca
     assert (
         search.chosen_recipe(chosen_by(small=[0.1 * noise, zero], medium=[-one], large=[zero, zero + 0.01])) == "large"
     )
+    # Those that may be as good as the best one are all tried again.
+    again = chosen_by(small=[noise - 0.2, -one], medium=[zero, zero], large=[noise - 0.1, one])
+    assert [record["part"] for record in again] == ["warmstart"] * 3 + ["refine"] * 3
+    assert search.chosen_recipe(again) == "large"
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_search_that_was_stopped_goes_on_where_it_was(chosen_by: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[str, dict[str, np.ndarray]] = {}
+    n_computed: list[str] = []
+
+    def once(name: str, compute: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        if name not in kept:
+            if len(kept) in stops:
+                stops.remove(len(kept))
+                raise KeyboardInterrupt
+            n_computed.append(name)
+            kept[name] = compute()
+        return dict(kept[name])
+
+    for name, steps in (("_WARMSTART_STEPS", 8), ("_COLUMN_STEPS", 4), ("_REFINE_STEPS", 4), ("_CLEARLY", 1e9)):
+        monkeypatch.setattr(search, name, steps)
+    rng = np.random.default_rng(0)
+    rows, held_out = _training_rows(_made_up(rng, N_ROWS)), _made_up(rng, 100)
+    candidates = [_candidate(name, width=width, depth=1) for name, width in (("small", 4), ("large", 8))]
+    expected, stops = search.choose(candidates, rows, held_out, REPORT), {1, 3}
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            search.choose(candidates, rows, held_out, REPORT, once)
+    assert search.choose(candidates, rows, held_out, REPORT, once) == expected
+    assert n_computed == ["warmstart-small", "warmstart-large", "refine-small", "refine-large"]
 
 
 def test_nothing_more_is_tried_where_the_choice_is_clear(chosen_by: Callable) -> None:
@@ -113,7 +148,7 @@ def test_a_network_that_costs_more_takes_fewer_steps() -> None:
     assert search._cost(wide) > 4 * search._cost(narrow)
     train = _made_up(np.random.default_rng(0), N_ROWS)
     for share in (0.5, 1.0, 2.0):
-        for phases, steps in zip(search._parts(narrow, train, share), (600, 300), strict=True):
+        for phases, steps in zip(search._parts(narrow, _training_rows(train), share), (600, 300), strict=True):
             pace = phases[-1].pace
             assert abs(pace.n_rounds * pace.steps_per_round - share * steps) <= pace.steps_per_epoch
 

@@ -140,7 +140,28 @@ def test_a_window_has_fresh_noise_each_time(run: Path, monkeypatch: pytest.Monke
     assert len({x[:, SIZES].tobytes() for x in epochs}) == rows.n_windows
 
 
+@pytest.mark.parametrize("n_windows", [1, 3])
+def test_epochs_are_parts_of_a_window_with_many_rows(
+    run: Path, monkeypatch: pytest.MonkeyPatch, n_windows: int
+) -> None:
+    monkeypatch.setattr(training_rows, "EPOCH_ROWS", 100)
+    whole, rows = read_split(RunLayout(run), "train").x, _windows(run, monkeypatch, n_windows)
+    n_parts = -(-len(rows.first) // 100)
+    assert n_parts > 1
+    seen = [rows.epoch(number)[0].numpy() for number in range(n_windows * n_parts)]
+    assert {len(x) for x in seen} == {rows.n_epoch_rows}
+    assert 50 < rows.n_epoch_rows <= 100
+    # Together they are all rows but a few.
+    found, known = {*map(bytes, np.concatenate(seen))}, {*map(bytes, whole)}
+    assert found <= known
+    assert len(found) > len(known) - n_windows * n_parts - n_windows
+    assert np.array_equal(rows.epoch(n_windows * n_parts + 1)[0].numpy().shape, seen[0].shape)
+    assert np.array_equal(rows.epoch(None)[0], rows.first.x[::n_parts][: rows.n_epoch_rows])
+
+
 def test_some_objectives_keep_all_rows(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_rows, "MOST_CELLS", 10)
     rows = TrainingRows(RunLayout(run), 1, fresh_noise=False, is_whole=True)
+    monkeypatch.setattr(training_rows, "EPOCH_ROWS", 10)
+    assert rows.n_epoch_rows == len(rows.first)
     assert (rows.n_windows, len(rows.first)) == (1, len(read_split(RunLayout(run), "train")))

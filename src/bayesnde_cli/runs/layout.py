@@ -107,6 +107,9 @@ class RunLayout:
         """The recipes that were tried, until the stage is complete."""
         return self.checkpoint_dir(stage) / "choice.json"
 
+    def trial_file(self, stage: str, name: str) -> Path:
+        return self.checkpoint_dir(stage) / f"trial-{name}.npz"
+
     def check_file(self, stage: str, check: int) -> Path:
         """The weights at a validation check."""
         return self.checkpoint_dir(stage) / f"check-{check:05d}.npz"

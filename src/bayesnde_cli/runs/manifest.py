@@ -366,8 +366,9 @@ def forget_checkpoint(layout: RunLayout, stage: str) -> None:
     with contextlib.suppress(OSError):
         layout.checkpoint_file(stage).unlink(missing_ok=True)
         layout.choice_file(stage).unlink(missing_ok=True)
-        for path in layout.checkpoint_dir(stage).glob("check-*.npz"):
-            path.unlink(missing_ok=True)
+        for pattern in ("check-*.npz", "trial-*.npz"):
+            for path in layout.checkpoint_dir(stage).glob(pattern):
+                path.unlink(missing_ok=True)
 
 
 def forget_leftover(layout: RunLayout, stage: str, identity: Mapping[str, Any]) -> None:

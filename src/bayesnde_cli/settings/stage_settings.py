@@ -123,6 +123,8 @@ class PrepareSettings(StageSettings):
 # Default length of training, in optimizer steps. The warm start only has to come near. The refinement of a table goes
 # in cycles, each twice as long as the one before, as long as a cycle gains enough.
 WARMSTART_STEPS, FIRST_CYCLE_STEPS, MOST_CYCLES = 1500, 1000, 8
+# Operations of all cycles together, at most: about an hour of CPU time.
+MOST_CYCLE_OPERATIONS = 2.5e14
 # What a cycle must gain for the next one, in nats: this over the number of training rows, but no less and no more than
 # these limits. Less than that is lost in what a fit to so many rows does not know.
 CYCLE_GAIN_ROWS, CYCLE_GAIN_LIMITS = 120.0, (0.005, 0.05)

@@ -31,7 +31,7 @@ from bayesnde_cli.tables.model_rows import read_schema, read_split
 
 if TYPE_CHECKING:
     from bayesnde_cli.model.coders import Networks
-    from bayesnde_cli.training.loop import Checkpoints, Progress
+    from bayesnde_cli.training.loop import Checkpoints, Once, Progress
     from bayesnde_cli.training.training_rows import TrainingRows
 
 # Outputs of earlier stages that a training stage reads.
@@ -207,14 +207,16 @@ def _fit(layout: RunLayout, config: TrainingSettings, checkpoints: "Checkpoints"
     rows = TrainingRows(layout, seed, fresh_noise=config.fresh_noise, is_whole=is_whole)
     train, validation = rows.first, read_split(layout, "validation")
     if rows.n_windows > 1:
-        report.note(f"the table is large: each epoch sees every {rows.n_windows}th row, {len(train):,} of them")
+        report.note(f"the table is large: an epoch sees {rows.n_epoch_rows:,} of its rows, the next one others")
     tried: list[dict[str, Any]] = []
     if isinstance(config, WarmstartSettings):
         candidates = config.candidates(len(train), are_images=are_images)
         from bayesnde_cli.training.search import LEAST_ROWS, chosen_recipe, n_held_out
 
         if len(candidates) > 1 and n_held_out(len(train), len(validation)) >= LEAST_ROWS:
-            tried, seconds = checkpoints.choose_once(lambda: _try_recipes(layout, candidates, rows, validation, report))
+            tried, seconds = checkpoints.choose_once(
+                lambda once: _try_recipes(layout, candidates, rows, validation, once, report)
+            )
             report.note(f"recipe {chosen_recipe(tried)} chosen of {', '.join(candidates)}")
             config = candidates[chosen_recipe(tried)]
             if config.minutes is not None:
@@ -225,7 +227,7 @@ def _fit(layout: RunLayout, config: TrainingSettings, checkpoints: "Checkpoints"
     check = selection_module.ValidationCheck(config, networks, validation)
     training = Training(
         config,
-        recipes.phases_of(config, networks, train),
+        recipes.phases_of(config, networks, train, rows.n_epoch_rows),
         rows_of=rows.epoch,
         check=check,
         seed=tf.constant(seed % 2**31, tf.int32),
@@ -248,6 +250,7 @@ def _try_recipes(
     candidates: Mapping[str, WarmstartSettings],
     rows: "TrainingRows",
     validation: Rows,
+    once: "Once",
     report: Report,
 ) -> list[dict[str, Any]]:
     """Try recipes in short runs; rows of a table, one of which is chosen."""
@@ -259,7 +262,7 @@ def _try_recipes(
     for name, settings in candidates.items():
         complete = settings.with_defaults(n_rows, n_classes=rows.first.n_classes)
         tried.append(search.Candidate(name, complete, *_read_model(layout, complete, rows)))
-    return search.choose(tried, rows.first, held_out, rows.epoch, report)
+    return search.choose(tried, rows, held_out, report, once)
 
 
 # Writing: the selected weights, the history, the validation checks, and the latents.

@@ -25,6 +25,8 @@ from bayesnde_cli.settings.stage_settings import TrainingSettings
 from bayesnde_cli.training.objectives import Data, Losses, Objective, Pace, State
 from bayesnde_cli.training.selection import best_check, n_misses
 
+# Arrays that are computed once and read by the next process if this one is stopped: (name, function) -> arrays.
+Once = Callable[[str, Callable[[], dict[str, np.ndarray]]], dict[str, np.ndarray]]
 RunRound = Callable[[State, Data, tf.Tensor], tuple[State, Losses]]
 
 
@@ -310,7 +312,7 @@ class Checkpoints:
             return None
         return arrays, facts
 
-    def choose_once(self, choose: Callable[[], list[dict[str, Any]]]) -> tuple[list[dict[str, Any]], float]:
+    def choose_once(self, choose: Callable[[Once], list[dict[str, Any]]]) -> tuple[list[dict[str, Any]], float]:
         """The recipes that were tried, and the seconds it took; stored by an earlier process of this stage, or now."""
         self._stored()  # a checkpoint that is refused is refused now, not after minutes of trials
         path = self._layout.choice_file(self._stage)
@@ -319,11 +321,22 @@ class Checkpoints:
             if not compare(found["identity"], self._identity):
                 return list(found["records"]), float(found["seconds"])
         started = time.monotonic()
-        records = choose()
+        records = choose(self._compute_once)
         seconds = time.monotonic() - started
         facts = {"identity": self._identity, "records": records, "seconds": seconds}
         write_json(path, facts | {"schema_version": FORMAT_VERSION})
         return records, seconds
+
+    def _compute_once(self, name: str, compute: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """The arrays of a trial; stored by an earlier process of this stage, or now."""
+        path = self._layout.trial_file(self._stage, name)
+        with contextlib.suppress(MissingArtifact, BadArtifact):
+            arrays, facts = read_arrays(path)
+            if not compare(facts["identity"], self._identity):
+                return arrays
+        arrays = compute()
+        write_arrays(path, arrays, {"identity": self._identity})
+        return arrays
 
     def write_weights(self, check: int, weights: Parameters) -> None:
         """Save the weights of a validation check."""

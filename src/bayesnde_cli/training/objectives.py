@@ -133,6 +133,10 @@ class Pace(NamedTuple):
     rounds_per_epoch: int | None = None  # None: rounds are not parts of epochs
 
     @property
+    def n_steps(self) -> int:
+        return self.n_rounds * self.steps_per_round
+
+    @property
     def n_epochs(self) -> int:
         return self.n_rounds // (self.rounds_per_epoch or 1)
 

@@ -55,11 +55,14 @@ def first_weights(settings: TrainingSettings, networks: Networks) -> dict[str, t
     return coders.initial_autoencoder(networks.decoder, networks.encoder, seed)
 
 
-def phases_of(settings: TrainingSettings, networks: Networks, rows: Rows) -> list[Phase]:
-    """The phases of a stage, in order."""
-    sizes = Sizes(settings, networks, len(rows))
+def phases_of(
+    settings: TrainingSettings, networks: Networks, rows: Rows, n_epoch_rows: int | None = None
+) -> list[Phase]:
+    """The phases of a stage, in order. An epoch has this many of the rows, or all."""
+    sizes = Sizes(settings, networks, n_epoch_rows or len(rows))
     if isinstance(settings, RefineSettings):
-        return _refinement(settings, networks, sizes)
+        low, high = stage_settings.CYCLE_GAIN_LIMITS
+        return _refinement(settings, networks, sizes, min(max(stage_settings.CYCLE_GAIN_ROWS / len(rows), low), high))
     assert isinstance(settings, WarmstartSettings)
     phases = []
     if settings.objective != "elbo":
@@ -78,18 +81,20 @@ def phases_of(settings: TrainingSettings, networks: Networks, rows: Rows) -> lis
     return phases
 
 
-def _refinement(settings: RefineSettings, networks: Networks, sizes: "Sizes") -> list[Phase]:
-    """One phase; with the default length a cycle after the other."""
+def _refinement(settings: RefineSettings, networks: Networks, sizes: "Sizes", least_gain: float) -> list[Phase]:
+    """One phase; with the default length cycles, each twice as long as the one before, up to a number of operations."""
     update = settings.latent_update
     if update == "importance":
-        pace = sizes.epochs(passes=0.5 * (1 + settings.draws))
+        passes = 0.5 * (1 + settings.draws)
+        pace = sizes.epochs(passes=passes)
         objective = objectives.importance_objective(networks, settings, pace)
         first = Phase(update, objective, pace, follows_epochs=True)
         if settings.steps or settings.epochs or settings.select != "marginal" or networks.decoder.image is not None:
             return [first]
-        low, high = stage_settings.CYCLE_GAIN_LIMITS
-        least_gain = min(max(stage_settings.CYCLE_GAIN_ROWS / sizes.n_rows, low), high)
-        numbers = range(2, stage_settings.MOST_CYCLES + 1)
+        most = stage_settings.MOST_CYCLE_OPERATIONS / (sizes.step_operations(passes) * pace.n_steps)
+        # 1 + 2 + 4 + ... = 2^n - 1 times the first
+        n_cycles = min(max(1, int(math.log2(most + 1.0))), stage_settings.MOST_CYCLES)
+        numbers = range(2, n_cycles + 1)
         return [first, *(_longer(first, 2 ** (number - 1), number, least_gain) for number in numbers)]
     from bayesnde_cli.training.latents import latent_objective
 
@@ -132,9 +137,13 @@ class Sizes:
         n_epochs = math.ceil(stage_settings.LONG_STEPS / self.steps_per_epoch)
         return min(max(n_epochs, stage_settings.FEWEST_EPOCHS), stage_settings.MOST_EPOCHS)
 
+    def step_operations(self, passes: float) -> float:
+        """Operations of a step that passes each row through the networks `passes` times."""
+        return 6.0 * passes * self._products * self.batch_rows
+
     def _steps_in_seconds(self, passes: float) -> float:
-        """Steps that take a few seconds, where a step passes each row through the networks `passes` times."""
-        return _ROUND_OPERATIONS / (6.0 * passes * self._products * self.batch_rows)
+        """Steps that take a few seconds."""
+        return _ROUND_OPERATIONS / self.step_operations(passes)
 
     def epochs(self, *, passes: float) -> Pace:
         """Epochs in equal rounds of a few seconds each."""

@@ -1,12 +1,12 @@
 """The choice of a recipe: every candidate is trained for a short while, and held-out rows decide.
 
-After the warm start the worst candidate is dropped, and the others are refined for a moment as well, unless one is
-clearly the best. Of those that are as good as the best one, within a standard error, the cheapest is chosen. All see
-the same rows. With many rows, where networks differ in speed rather than in what they memorise, they take about as many
-operations each; else as many steps, as a small network is ahead after few operations and behind in the end."""
+After the warm start candidates that are clearly below the best one are dropped; if others are left, they are refined
+for a moment as well. Of those that are as good as the best one, within a standard error, the cheapest is chosen. All
+see the same rows. With many rows, where networks differ in speed rather than in what they memorise, they take about as
+many operations each; else as many steps, as a small network is ahead after few operations and behind in the end."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -24,9 +24,9 @@ from bayesnde_cli.rng import derive_seed, generator
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.settings.stage_settings import MANY_ROWS, RefineSettings, WarmstartSettings
 from bayesnde_cli.training import recipes
-from bayesnde_cli.training.loop import Phase, read_losses
+from bayesnde_cli.training.loop import Once, Phase, read_losses
 from bayesnde_cli.training.members import distinct_ids
-from bayesnde_cli.training.objectives import Data
+from bayesnde_cli.training.training_rows import TrainingRows
 
 # Steps of the middle candidate in both parts, and of its column start; others take at least and at most these shares.
 _WARMSTART_STEPS, _COLUMN_STEPS, _REFINE_STEPS = 600, 400, 300
@@ -36,9 +36,10 @@ _FEW_ROWS, _HELD_OUT_SHARE = 200, 0.25
 _MOST_ROWS = 512  # held-out rows that are scored
 # Fewer held-out rows than this cannot choose.
 LEAST_ROWS = 100
-# Standard errors of the difference within which a cheaper candidate is as good, and beyond which a choice is clear.
-_AS_GOOD, _CLEARLY = 1.0, 5.0
+# Standard errors of the difference within which a cheaper candidate is as good, and beyond which one is dropped.
+_AS_GOOD, _CLEARLY = 1.0, 3.0
 _PARTS = ("warmstart", "refine")
+_SCORES = "scores"
 # Where a density is not finite.
 _LOWEST = -1e6
 
@@ -78,34 +79,40 @@ class Candidate(NamedTuple):
 
 def choose(
     candidates: Sequence[Candidate],
-    train: Rows,
+    rows: TrainingRows,
     held_out: Rows,
-    rows_of: Callable[[int | None], Data],
     report: Report,
+    once: Once = lambda _name, compute: compute(),
 ) -> list[dict[str, Any]]:
     """The figures of every candidate after each part, as rows of a table; one of them `is_chosen`."""
     weights = {candidate.name: candidate.weights for candidate in candidates}
     left, found, last = list(candidates), [], []
     costs = [_cost(candidate) for candidate in candidates]
     shares = [min(max(float(np.median(costs)) / cost, _FEWEST), _MOST) for cost in costs]
-    if len(train) < MANY_ROWS:
+    if len(rows.first) < MANY_ROWS:
         shares = [1.0] * len(candidates)
-    parts = {own.name: _parts(own, train, share) for own, share in zip(candidates, shares, strict=True)}
+    parts = {own.name: _parts(own, rows, share) for own, share in zip(candidates, shares, strict=True)}
     total = sum(phase.pace.n_rounds for part in parts.values() for phases in part for phase in phases)
     with report.progress("recipes", total, "rounds") as advance:
-        for number in range(len(_PARTS)):
+        for number, part in enumerate(_PARTS):
             scores: dict[str, np.ndarray] = {}
             for candidate in left:
-                phases = parts[candidate.name][number]
-                seed = tf.constant(derive_seed(candidate.settings.seed or 0, "recipe", number) % 2**31, tf.int32)
-                weights[candidate.name] = _train(phases, weights[candidate.name], rows_of, seed, advance)
-                scores[candidate.name] = _score(candidate, weights[candidate.name], held_out)
-            ranked = sorted(scores, key=lambda name: -float(scores[name].mean()))
-            last = [_record(candidate, _PARTS[number], scores, ranked[0]) for candidate in left]
+
+                def try_one(own: Candidate = candidate, number: int = number) -> dict[str, np.ndarray]:
+                    seed = tf.constant(derive_seed(own.settings.seed or 0, "recipe", number) % 2**31, tf.int32)
+                    trained = _train(parts[own.name][number], weights[own.name], rows, seed, advance)
+                    arrays = {name: np.asarray(array) for name, array in trained.items()}
+                    return arrays | {_SCORES: _score(own, trained, held_out)}
+
+                arrays = once(f"{part}-{candidate.name}", try_one)
+                scores[candidate.name] = arrays.pop(_SCORES)
+                weights[candidate.name] = {name: tf.constant(array) for name, array in arrays.items()}
+            best = max(scores, key=lambda name: float(scores[name].mean()))
+            last = [_record(candidate, part, scores, best) for candidate in left]
             found += last
-            left = [candidate for candidate in left if candidate.name != ranked[-1]]
-            others = [record for record in last if record["recipe"] != ranked[0]]
-            if all(record["below_best"] > _CLEARLY * record["below_best_se"] for record in others):
+            is_below = {record["recipe"]: record["below_best"] > _CLEARLY * record["below_best_se"] for record in last}
+            left = [candidate for candidate in left if candidate.name == best or not is_below[candidate.name]]
+            if len(left) == 1:
                 break
     # In order of cost.
     chosen = next(record for record in last if record["below_best"] <= _AS_GOOD * record["below_best_se"])
@@ -122,7 +129,7 @@ def _cost(candidate: Candidate) -> int:
     return n_products(candidate.networks.decoder) + n_products(candidate.networks.encoder)
 
 
-def _parts(candidate: Candidate, train: Rows, share: float) -> tuple[list[Phase], list[Phase]]:
+def _parts(candidate: Candidate, rows: TrainingRows, share: float) -> tuple[list[Phase], list[Phase]]:
     """The phases of the warm start and of the refinement of a candidate, with this share of the usual steps."""
     most = candidate.settings.steps or _WARMSTART_STEPS
     usual = min(_WARMSTART_STEPS, most), _COLUMN_STEPS, min(_REFINE_STEPS, most)
@@ -130,26 +137,29 @@ def _parts(candidate: Candidate, train: Rows, share: float) -> tuple[list[Phase]
     short = {"steps": n_warmstart, "epochs": None, "column_steps": min(n_columns, candidate.settings.column_steps)}
     warmstart = candidate.settings.model_copy(update=short)
     refine = RefineSettings(seed=candidate.settings.seed, steps=n_refine, batch_rows=warmstart.batch_rows)
-    refine = refine.model_copy(update={"weight_decay": warmstart.weight_decay}).with_defaults(len(train))
+    refine = refine.model_copy(update={"weight_decay": warmstart.weight_decay}).with_defaults(len(rows.first))
     networks = candidate.networks
-    return recipes.phases_of(warmstart, networks, train), recipes.phases_of(refine, networks, train)
+    return (
+        recipes.phases_of(warmstart, networks, rows.first, rows.n_epoch_rows),
+        recipes.phases_of(refine, networks, rows.first, rows.n_epoch_rows),
+    )
 
 
 def _train(
     phases: Sequence[Phase],
     weights: Parameters,
-    rows_of: Callable[[int | None], Data],
+    rows: TrainingRows,
     seed: tf.Tensor,
     advance: Advance,
 ) -> Parameters:
     """The running mean of the weights after all phases; those before a phase that fails."""
     for phase in phases:
-        state = phase.objective.start(weights, rows_of(None))
+        state = phase.objective.start(weights, rows.epoch(None))
         try:
             for n_rounds in range(phase.pace.n_rounds):
                 stopping.check()
                 epoch = n_rounds // (phase.pace.rounds_per_epoch or 1) if phase.follows_epochs else None
-                data = rows_of(epoch) if phase.data is None else phase.data
+                data = rows.epoch(epoch) if phase.data is None else phase.data
                 state, losses = phase.run(state, data, seed)
                 read_losses(losses, phase, n_rounds)
                 advance(1)

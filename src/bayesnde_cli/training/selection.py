@@ -16,6 +16,8 @@ from bayesnde_cli.rows import Rows
 from bayesnde_cli.settings.stage_settings import TrainingSettings
 from bayesnde_cli.training.generated_rows import DIAGNOSTICS, diagnose_by_class, labels_like
 
+# Draws by which the weight of the fitted model in a stack is found: with few draws its log-densities are too low.
+_STACK_DRAWS = 512
 # Smallest improvement that counts, in nats: less is within the noise of the importance sampling.
 _LEAST_GAIN = 1e-3
 
@@ -41,7 +43,7 @@ class ValidationCheck:
             None if part is None else tf.constant(part) for part in (rows.x, rows.y, self._generated_y)
         )
         decoder = decoder_of(self._networks.decoder, weights)
-        marginal = self.log_density(weights)[1] + rows.log_jacobian
+        marginal = self._score(weights, x, y, seed).numpy() + rows.log_jacobian
         z = encoder_of(self._networks.encoder, weights)(x, y).mean
         plug_in = log_likelihood(x, *decoder(z, y), dtype=tf.float64).numpy() + rows.log_jacobian
         address, d = tf.stack([seed, -2]), self._networks.decoder.n_in
@@ -56,9 +58,10 @@ class ValidationCheck:
         return {name: float(value) if np.isfinite(value) else None for name, value in figures.items()}
 
     def log_density(self, weights: Parameters) -> tuple[Rows, np.ndarray]:
-        """The validation rows of the check, and their estimated log-densities in the model's space, (rows,)."""
+        """The validation rows, and log-densities in the model's space from more draws than in a check, (rows,)."""
         x, y = (None if part is None else tf.constant(part) for part in (self._rows.x, self._rows.y))
-        return self._rows, self._score(weights, x, y, self._seed_tensor).numpy()
+        score = marginal_scorer(self._networks.decoder, self._networks.encoder, n_draws=_STACK_DRAWS)
+        return self._rows, score(weights, x, y, self._seed_tensor).numpy()
 
     @property
     def _seed_tensor(self) -> tf.Tensor:

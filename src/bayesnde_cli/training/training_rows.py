@@ -2,7 +2,8 @@
 
 The dequantisation noise of lattice and categorical columns is drawn anew for every epoch: with the same noise in all
 of them the model would memorise the noise of a small table. A table that is too large to keep in memory is read in
-windows: an epoch sees every k-th row, and k epochs in a row see all of them.
+windows of every k-th row. An epoch sees a part of a window, with at most `EPOCH_ROWS` rows, and the next epoch the
+next part.
 """
 
 import math
@@ -23,6 +24,8 @@ from bayesnde_cli.training.objectives import Data
 
 # Cells of a window, at most: 64 MiB in the model's space, and twice as much in the units of the file.
 MOST_CELLS = 2**24
+# Rows of an epoch, at most: a short training shall not have to see all rows of a large table.
+EPOCH_ROWS = 2**17
 # Values of a smaller share of the rows, or with narrower cells in the model's space, are treated as points. It also
 # limits the number of cells in a column, which every row is compared with.
 _LEAST_SHARE, _LEAST_WIDTH = 0.004, 0.02
@@ -43,24 +46,30 @@ class TrainingRows:
         self._has_values, self._has_fresh_noise = noisy, noisy and fresh_noise
         n_cells = count_rows(self._path, ROWS_SCHEMA) * len(self._schema.features)
         self.n_windows = 1 if is_whole else math.ceil(n_cells / MOST_CELLS)
-        self.first = self._read(0)
-        self._last: tuple[int | None, Data] = None, as_tensors(self.first)  # an epoch, and its rows
+        self._keep(self._read(0), is_whole=is_whole)
+
+    def _keep(self, first: Rows, *, is_whole: bool) -> None:
+        self.first = first
+        self._n_parts = 1 if is_whole else math.ceil(len(first) / EPOCH_ROWS)
+        self.n_epoch_rows = len(first) // self._n_parts
+        self._window: tuple[int, Rows] = 0, first  # the last one that was read
+        self._epoch: tuple[int | None, Data] = None, as_tensors(self._part(first, 0))
 
     def part(self, index: np.ndarray) -> "TrainingRows":
-        """Some rows of the first window, which every epoch sees."""
+        """Some rows of the first window, as if there were no others."""
         part = object.__new__(TrainingRows)
-        vars(part).update(vars(self) | {"n_windows": 1, "first": self.first.take(index)})
-        part._last = None, as_tensors(part.first)
+        vars(part).update(vars(self) | {"n_windows": 1})
+        part._keep(self.first.take(index), is_whole=self._n_parts == 1)
         return part
 
     def epoch(self, number: int | None) -> Data:
-        """The rows of an epoch; None: the first window, with the noise of `prepare`."""
-        if self._last[0] != number:
-            rows = self.first if number is None else self._window(number)
+        """The rows of an epoch; None: those of the first window's first part, with the noise of `prepare`."""
+        if self._epoch[0] != number:
+            rows = self._part(self.first, 0) if number is None else self._rows_of(number)
             if number is not None and self._has_fresh_noise:
                 rows = self._draw_noise(rows, number)
-            self._last = number, as_tensors(rows)
-        return self._last[1]
+            self._epoch = number, as_tensors(rows)
+        return self._epoch[1]
 
     def cells(self) -> tuple[ColumnCells, ...]:
         """The cells of frequent values in every column with noise; empty if no column has any."""
@@ -69,11 +78,20 @@ class TrainingRows:
         columns = zip(self._schema.features, self.first.values.T, strict=True)
         return tuple(column_cells(feature, values) for feature, values in columns)
 
-    def _window(self, epoch: int) -> Rows:
-        """The rows of an epoch's window, with the noise of `prepare`."""
-        order = generator(self.seed, "windows", epoch // self.n_windows).permutation(self.n_windows)
-        window = int(order[epoch % self.n_windows])
-        return self.first if window == 0 else self._read(window)
+    def _rows_of(self, epoch: int) -> Rows:
+        """The rows of an epoch, with the noise of `prepare`."""
+        number, part = divmod(epoch, self._n_parts)
+        order = generator(self.seed, "windows", number // self.n_windows).permutation(self.n_windows)
+        window = int(order[number % self.n_windows])
+        if self._window[0] != window:
+            self._window = window, self.first if window == 0 else self._read(window)
+        return self._part(self._window[1], part)
+
+    def _part(self, rows: Rows, number: int) -> Rows:
+        """Every n-th row; all parts have as many rows, so a few of the last ones are left out."""
+        return (
+            rows if self._n_parts == 1 else rows.take(slice(number, self.n_epoch_rows * self._n_parts, self._n_parts))
+        )
 
     def _read(self, window: int) -> Rows:
         """Every k-th row of the file; all windows have as many rows, so a few at the end of the file are left out."""

@@ -7,7 +7,7 @@ from sklearn.mixture import GaussianMixture
 from sklearn.neighbors import KernelDensity
 
 from bayesnde_cli.model.normal_mixtures import NormalMixture, log_sum_exp, squared_distances
-from bayesnde_cli.model.stack import MODEL
+from bayesnde_cli.model.stack import GAUSSIAN_MIXTURE, KERNELS, MODEL
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.training import members
 from bayesnde_cli.training.members import (
@@ -249,6 +249,21 @@ def test_rows_without_a_density_do_not_count_and_the_only_density_of_a_row_stays
     log_weights = stack_weights(np.array([*others, third]))
     assert 0.0 < np.exp(log_weights[2]) < members.LEAST_WEIGHT
     assert np.isneginf(stack_weights(np.array([*log_densities, third[:-1]]))[2])
+
+
+def test_with_their_weights_known_the_members_are_fitted_to_validation_rows_too() -> None:
+    train, validation = _two_modes(150), _two_modes(150, 1)
+    y = np.eye(2, dtype=np.float32)[np.arange(150) % 2]
+    for parts in ((Rows(train), Rows(validation)), (Rows(train, y=y), Rows(validation, y=y))):
+        stack, chosen = fit_stack(*parts, np.full(150, -50.0), 0)
+        mixture, kernels = (stack.mixtures[name].mixtures for name in (GAUSSIAN_MIXTURE, KERNELS))
+        n_classes = len(chosen[KERNELS])
+        assert [len(own.means) for own in kernels if own] == [300 // n_classes] * n_classes
+        # The mean of a mixture of maximum likelihood is that of its rows.
+        for index, own in enumerate(mixture):
+            both = np.concatenate([rows.x if n_classes == 1 else rows.x[rows.classes == index] for rows in parts])
+            assert own is not None
+            np.testing.assert_allclose(np.exp(own.log_weights) @ own.means, both.mean(axis=0), atol=1e-6)
 
 
 @pytest.mark.parametrize("offset", [-50.0, -1.0, 0.0, 1.0, 50.0])

@@ -77,8 +77,7 @@ def chosen_by(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[dict[str, A
             trained[candidate.name] += 1
             return scores[candidate.name][trained[candidate.name] - 1]
 
-        monkeypatch.setattr(search, "_cost", lambda _: 1)
-        monkeypatch.setattr(search, "_parts", lambda *_: ([], []))
+        monkeypatch.setattr(search, "trials", lambda *_: {name: ([], []) for name in scores})
         monkeypatch.setattr(search, "_train", lambda *_: {})
         monkeypatch.setattr(search, "_score", score)
         settings = SimpleNamespace(seed=0, width=1, depth=1, weight_decay=0.0)

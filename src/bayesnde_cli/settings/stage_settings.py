@@ -144,8 +144,9 @@ RECIPES: dict[str, dict[str, Any]] = {
 SMALL_TABLE_ROWS = 2000
 # With as many training rows the small one is not tried: it is ahead in short runs, and behind in the end.
 MANY_ROWS = 10_000
-# Within less time recipes are not tried. `fit --minutes` gives these shares to training, and the rest to scoring.
-LEAST_SEARCH_MINUTES, WARMSTART_TIME, REFINE_TIME = 2.0, 0.3, 0.45
+# Recipes are tried if that takes no more than this share of the time that is given. `fit --minutes` gives the other
+# shares to the training stages, and the rest to scoring.
+SEARCH_TIME, WARMSTART_TIME, REFINE_TIME = 0.5, 0.3, 0.45
 
 # Defaults that depend on the data. Images have the paper's networks, and decoding one takes a thousand times as long as
 # decoding a row of a table.
@@ -210,7 +211,7 @@ class TrainingSettings(ComputedSettings):
     minutes: float | None = _training(
         None,
         "Stop after about this many minutes, with the best weights so far; the result then depends on the machine's "
-        f"speed, and below {LEAST_SEARCH_MINUTES:g} no recipes are tried.",
+        "speed, and with little time no recipes are tried.",
         ge=0.1,
         default_text="no limit",
     )
@@ -350,7 +351,6 @@ class WarmstartSettings(TrainingSettings):
     def candidates(self, n_rows: int, *, are_images: bool) -> "dict[str, WarmstartSettings]":
         """The settings to try by the names of their recipes; a single one if there is no choice."""
         is_given = self.recipe != "auto" or self.width is not None or self.depth is not None
-        is_given |= self.minutes is not None and self.minutes < LEAST_SEARCH_MINUTES
         if is_given or are_images or self.objective != "elbo":
             return {self.recipe: self}
         names = [name for name in RECIPES if n_rows < MANY_ROWS or name != "small"]

@@ -71,8 +71,12 @@ def run_fit(
     sources = sources_of(data, stdin=stdin)  # once: a pipe cannot be read again
     prepared = run(partial(run_prepare, layout, data, sources, settings.prepare, of["prepare"]))
     report.note(str(prepared))
-    warmstart = partial(run_warmstart, layout, settings.warmstart, of["warmstart"], is_verbose=is_verbose)
-    report.note(str(run(warmstart)))
+
+    def warm_start(is_restart: bool) -> Trained:
+        flags = {"is_restart": is_restart, "is_verbose": is_verbose}
+        return run_warmstart(layout, settings.warmstart, of["warmstart"], refine=settings.refine, **flags)
+
+    report.note(str(run(warm_start)))
     refined = run(partial(run_refine, layout, settings.refine, of["refine"], is_verbose=is_verbose))
     report.note(str(refined))
 

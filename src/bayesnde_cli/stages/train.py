@@ -24,6 +24,7 @@ from bayesnde_cli.runs.manifest import (
     workplace,
 )
 from bayesnde_cli.runs.parquet_files import Stamp, read_table, write_table
+from bayesnde_cli.settings import stage_settings
 from bayesnde_cli.settings.stage_settings import RefineSettings, TrainingSettings, WarmstartSettings
 from bayesnde_cli.stages.loading import StoredNetworks, read_networks, write_networks
 from bayesnde_cli.tables.columns import N_LEVELS
@@ -31,7 +32,9 @@ from bayesnde_cli.tables.model_rows import read_schema, read_split
 
 if TYPE_CHECKING:
     from bayesnde_cli.model.coders import Networks
-    from bayesnde_cli.training.loop import Checkpoints, Once, Progress
+    from bayesnde_cli.training.forecast import Forecast
+    from bayesnde_cli.training.loop import Checkpoints, Progress
+    from bayesnde_cli.training.search import Candidate
     from bayesnde_cli.training.training_rows import TrainingRows
 
 # Outputs of earlier stages that a training stage reads.
@@ -67,20 +70,30 @@ class Trained:
         return f"{text} (up to date)" if self.is_up_to_date else text
 
 
-def run_warmstart(layout: RunLayout, config: WarmstartSettings, report: Report, **options: bool) -> Trained:
-    """Fit the model from random weights."""
-    return _run(layout, config, report, reading={"prepare": _READ["prepare"]}, **options)
+def run_warmstart(
+    layout: RunLayout,
+    config: WarmstartSettings,
+    report: Report,
+    *,
+    is_restart: bool = False,
+    is_verbose: bool = False,
+    refine: RefineSettings | None = None,
+) -> Trained:
+    """Fit the model from random weights; if a refinement is to follow, the time that is expected includes it."""
+    flags = {"is_restart": is_restart, "is_verbose": is_verbose}
+    return _run(layout, config, report, refine, reading={"prepare": _READ["prepare"]}, **flags)
 
 
 def run_refine(layout: RunLayout, config: RefineSettings, report: Report, **options: bool) -> Trained:
     """Refine the model of the warm start."""
-    return _run(layout, config, report, reading=_READ, **options)
+    return _run(layout, config, report, None, reading=_READ, **options)
 
 
 def _run(
     layout: RunLayout,
     config: TrainingSettings,
     report: Report,
+    refine: RefineSettings | None,
     *,
     reading: Mapping[str, Sequence[str]],
     is_restart: bool = False,
@@ -114,7 +127,7 @@ def _run(
         from bayesnde_cli.training.loop import Checkpoints
 
         run_id = upstream["prepare"].run_id
-        fitted = _fit(layout, config, Checkpoints(layout, config, identity, is_restart=is_restart), report)
+        fitted = _fit(layout, config, Checkpoints(layout, config, identity, is_restart=is_restart), report, refine)
         outputs = _write(place.folder, layout, fitted, run_id=run_id)
         check = fitted.progress.checks[fitted.chosen]
         chosen = {name: check[name] for name in ("phase", "epoch", "step", "marginal")} | {"by": config.select}
@@ -191,7 +204,13 @@ class _Fitted(NamedTuple):
     tried: list[dict[str, Any]]  # recipes
 
 
-def _fit(layout: RunLayout, config: TrainingSettings, checkpoints: "Checkpoints", report: Report) -> _Fitted:
+def _fit(
+    layout: RunLayout,
+    config: TrainingSettings,
+    checkpoints: "Checkpoints",
+    report: Report,
+    refine: RefineSettings | None,
+) -> _Fitted:
     """Train the phases of the stage, from its checkpoint if there is one, and select the best weights."""
     import tensorflow as tf
 
@@ -210,18 +229,7 @@ def _fit(layout: RunLayout, config: TrainingSettings, checkpoints: "Checkpoints"
         report.note(f"the table is large: an epoch sees {rows.n_epoch_rows:,} of its rows, the next one others")
     tried: list[dict[str, Any]] = []
     if isinstance(config, WarmstartSettings):
-        candidates = config.candidates(len(train), are_images=are_images)
-        from bayesnde_cli.training.search import LEAST_ROWS, chosen_recipe, n_held_out
-
-        if len(candidates) > 1 and n_held_out(len(train), len(validation)) >= LEAST_ROWS:
-            tried, seconds = checkpoints.choose_once(
-                lambda once: _try_recipes(layout, candidates, rows, validation, once, report)
-            )
-            report.note(f"recipe {chosen_recipe(tried)} chosen of {', '.join(candidates)}")
-            config = candidates[chosen_recipe(tried)]
-            if config.minutes is not None:
-                left = max(config.minutes - seconds / 60.0, 0.1)
-                config = config.model_copy(update={"minutes": left})
+        config, tried = _choose_recipe(layout, config, checkpoints, rows, validation, report, refine)
     config = config.with_defaults(len(train), are_images=are_images, n_classes=train.n_classes)
     networks, weights = _read_model(layout, config, rows)
     check = selection_module.ValidationCheck(config, networks, validation)
@@ -245,24 +253,66 @@ def _fit(layout: RunLayout, config: TrainingSettings, checkpoints: "Checkpoints"
     return _Fitted(config, networks, best, progress, chosen, train, stack, member_settings, tried)
 
 
-def _try_recipes(
+def _choose_recipe(
     layout: RunLayout,
-    candidates: Mapping[str, WarmstartSettings],
+    config: WarmstartSettings,
+    checkpoints: "Checkpoints",
     rows: "TrainingRows",
     validation: Rows,
-    once: "Once",
     report: Report,
-) -> list[dict[str, Any]]:
-    """Try recipes in short runs; rows of a table, one of which is chosen."""
+    refine: RefineSettings | None,
+) -> tuple[WarmstartSettings, list[dict[str, Any]]]:
+    """The settings with the recipe that held-out rows choose, and the rows of the table of recipes that were tried."""
     from bayesnde_cli.training import search
+    from bayesnde_cli.training.forecast import forecast, measure_speed
 
-    n_rows = len(rows.first)
-    index, held_out = search.hold_out(rows.first, validation, derive_seed(rows.seed, "recipe"))
-    rows, tried = rows.part(index), []
-    for name, settings in candidates.items():
-        complete = settings.with_defaults(n_rows, n_classes=rows.first.n_classes)
-        tried.append(search.Candidate(name, complete, *_read_model(layout, complete, rows)))
-    return search.choose(tried, rows, held_out, report, once)
+    are_images = read_schema(layout).image is not None
+    facts: dict[str, Any] = {"are_images": are_images, "n_classes": rows.first.n_classes}
+    settings = config.candidates(len(rows.first), are_images=are_images)
+    if search.n_held_out(len(rows.first), len(validation)) < search.LEAST_ROWS:
+        settings = {config.recipe: config}
+    trial_rows = rows
+    if len(settings) > 1:
+        index, held_out = search.hold_out(rows.first, validation, derive_seed(rows.seed, "recipe"))
+        trial_rows = rows.part(index)
+    tried = []
+    for name, own in settings.items():
+        complete = own.with_defaults(len(rows.first), **facts)
+        tried.append(search.Candidate(name, complete, *_read_model(layout, complete, trial_rows)))
+
+    speed = measure_speed()
+    training = max((_forecast(own, rows, refine, facts, speed) for own in tried), key=lambda own: own.longest)
+    what = "the warm start" if refine is None else "the warm start and the refinement"
+    if len(tried) == 1:
+        report.note(f"expected time: {what} {training}")
+        return config, []
+    parts = search.trials(tried, trial_rows).values()
+    trials = forecast([phase for own in parts for phases in own for phase in phases], speed)
+    if config.minutes is not None and trials.usual > 60.0 * config.minutes * stage_settings.SEARCH_TIME:
+        report.note(f"no recipes are tried: that would take {trials} of {config.minutes:g} minutes")
+        return config, []
+    report.note(f"expected time: {len(tried)} recipes are tried, {trials}; {what} of the largest, {training}")
+    records, seconds = checkpoints.choose_once(lambda once: search.choose(tried, trial_rows, held_out, report, once))
+    chosen = settings[search.chosen_recipe(records)]
+    report.note(f"recipe {search.chosen_recipe(records)} chosen of {', '.join(settings)}")
+    if chosen.minutes is not None:
+        chosen = chosen.model_copy(update={"minutes": max(chosen.minutes - seconds / 60.0, 0.1)})
+    return chosen, records
+
+
+def _forecast(
+    candidate: "Candidate", rows: "TrainingRows", refine: RefineSettings | None, facts: dict[str, Any], speed: float
+) -> "Forecast":
+    """The time of a whole warm start of a candidate, and of the refinement that follows it."""
+    from bayesnde_cli.training.forecast import forecast
+    from bayesnde_cli.training.recipes import phases_of
+
+    stages: list[TrainingSettings] = [candidate.settings]
+    if refine is not None:
+        own = {"seed": candidate.settings.seed, "weight_decay": candidate.settings.weight_decay}
+        stages.append(refine.fill_in(own).with_defaults(len(rows.first), **facts))
+    times = [forecast(phases_of(own, candidate.networks, rows.first, rows.n_epoch_rows), speed) for own in stages]
+    return times[0] if refine is None else times[0] + times[1]
 
 
 # Writing: the selected weights, the history, the validation checks, and the latents.

@@ -131,6 +131,11 @@ class Pace(NamedTuple):
     steps_per_round: int
     n_rounds: int
     rounds_per_epoch: int | None = None  # None: rounds are not parts of epochs
+    step_operations: float = 0.0  # floating-point operations, about
+
+    @property
+    def operations(self) -> float:
+        return self.n_steps * self.step_operations
 
     @property
     def n_steps(self) -> int:

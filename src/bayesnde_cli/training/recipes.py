@@ -85,13 +85,12 @@ def _refinement(settings: RefineSettings, networks: Networks, sizes: "Sizes", le
     """One phase; with the default length cycles, each twice as long as the one before, up to a number of operations."""
     update = settings.latent_update
     if update == "importance":
-        passes = 0.5 * (1 + settings.draws)
-        pace = sizes.epochs(passes=passes)
+        pace = sizes.epochs(passes=0.5 * (1 + settings.draws))
         objective = objectives.importance_objective(networks, settings, pace)
         first = Phase(update, objective, pace, follows_epochs=True)
         if settings.steps or settings.epochs or settings.select != "marginal" or networks.decoder.image is not None:
             return [first]
-        most = stage_settings.MOST_CYCLE_OPERATIONS / (sizes.step_operations(passes) * pace.n_steps)
+        most = stage_settings.MOST_CYCLE_OPERATIONS / pace.operations
         # 1 + 2 + 4 + ... = 2^n - 1 times the first
         n_cycles = min(max(1, int(math.log2(most + 1.0))), stage_settings.MOST_CYCLES)
         numbers = range(2, n_cycles + 1)
@@ -137,13 +136,13 @@ class Sizes:
         n_epochs = math.ceil(stage_settings.LONG_STEPS / self.steps_per_epoch)
         return min(max(n_epochs, stage_settings.FEWEST_EPOCHS), stage_settings.MOST_EPOCHS)
 
-    def step_operations(self, passes: float) -> float:
+    def _operations(self, passes: float) -> float:
         """Operations of a step that passes each row through the networks `passes` times."""
         return 6.0 * passes * self._products * self.batch_rows
 
     def _steps_in_seconds(self, passes: float) -> float:
         """Steps that take a few seconds."""
-        return _ROUND_OPERATIONS / self.step_operations(passes)
+        return _ROUND_OPERATIONS / self._operations(passes)
 
     def epochs(self, *, passes: float) -> Pace:
         """Epochs in equal rounds of a few seconds each."""
@@ -151,12 +150,14 @@ class Sizes:
         fewest = min(max(1, round(steps / self._steps_in_seconds(passes))), steps)
         # Steps beyond equal rounds wait for another epoch: choose the number of rounds that leaves fewest.
         rounds = min(range(fewest, min(2 * fewest, steps) + 1), key=lambda n: steps % n)
-        return Pace(self.n_rows, self.batch_rows, steps // rounds, self.n_epochs * rounds, rounds)
+        n_rounds = self.n_epochs * rounds
+        return Pace(self.n_rows, self.batch_rows, steps // rounds, n_rounds, rounds, self._operations(passes))
 
     def columns(self, settings: WarmstartSettings) -> Pace:
         """Rounds of the column start."""
         n_rounds = math.ceil(settings.column_steps / max(1.0, self._steps_in_seconds(1.0)))
-        return Pace(self.n_rows, self.batch_rows, math.ceil(settings.column_steps / n_rounds), n_rounds)
+        n_steps = math.ceil(settings.column_steps / n_rounds)
+        return Pace(self.n_rows, self.batch_rows, n_steps, n_rounds, step_operations=self._operations(1.0))
 
     def egm(self, settings: WarmstartSettings, networks: Networks) -> Pace:
         """Rounds of the adversarial warm start; those of images have fewer steps."""
@@ -165,4 +166,5 @@ class Sizes:
             at_once = min(at_once, max(1, int(self._steps_in_seconds(_EGM_PASSES))))
         n_rounds = math.ceil(settings.egm_steps / at_once)
         batch_rows = min(settings.batch_rows, self.n_rows)
-        return Pace(self.n_rows, batch_rows, math.ceil(settings.egm_steps / n_rounds), n_rounds)
+        n_steps = math.ceil(settings.egm_steps / n_rounds)
+        return Pace(self.n_rows, batch_rows, n_steps, n_rounds, step_operations=self._operations(_EGM_PASSES))

@@ -87,12 +87,8 @@ def choose(
     """The figures of every candidate after each part, as rows of a table; one of them `is_chosen`."""
     weights = {candidate.name: candidate.weights for candidate in candidates}
     left, found, last = list(candidates), [], []
-    costs = [_cost(candidate) for candidate in candidates]
-    shares = [min(max(float(np.median(costs)) / cost, _FEWEST), _MOST) for cost in costs]
-    if len(rows.first) < MANY_ROWS:
-        shares = [1.0] * len(candidates)
-    parts = {own.name: _parts(own, rows, share) for own, share in zip(candidates, shares, strict=True)}
-    total = sum(phase.pace.n_rounds for part in parts.values() for phases in part for phase in phases)
+    parts = trials(candidates, rows)
+    total = sum(phase.pace.n_rounds for own in parts.values() for phases in own for phase in phases)
     with report.progress("recipes", total, "rounds") as advance:
         for number, part in enumerate(_PARTS):
             scores: dict[str, np.ndarray] = {}
@@ -117,6 +113,15 @@ def choose(
     # In order of cost.
     chosen = next(record for record in last if record["below_best"] <= _AS_GOOD * record["below_best_se"])
     return [record | {"is_chosen": record is chosen} for record in found]
+
+
+def trials(candidates: Sequence[Candidate], rows: TrainingRows) -> dict[str, tuple[list[Phase], list[Phase]]]:
+    """The phases of the warm start and of the refinement of every candidate, by its name."""
+    costs = [_cost(candidate) for candidate in candidates]
+    shares = [min(max(float(np.median(costs)) / cost, _FEWEST), _MOST) for cost in costs]
+    if len(rows.first) < MANY_ROWS:
+        shares = [1.0] * len(candidates)
+    return {own.name: _parts(own, rows, share) for own, share in zip(candidates, shares, strict=True)}
 
 
 def chosen_recipe(records: Sequence[Mapping[str, Any]]) -> str:

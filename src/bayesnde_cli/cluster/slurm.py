@@ -1,6 +1,7 @@
-"""`bayesnde slurm`: write the jobs that score the rows of a fitted run on a cluster, and submit them.
+"""SLURM: the jobs that score the rows of a fitted run, their submission, and what the queue says about them.
 
 The scripts are made from `array.sbatch` and `gather.sbatch` in this folder; people can read and change them.
+`status` reads this module, so it imports nothing heavy.
 """
 
 import os
@@ -8,22 +9,28 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from bayesnde_cli.cluster import queue
-from bayesnde_cli.errors import BadUsage, SettingsDiffer, StaleArtifact, escaped
+from pydantic import PositiveInt
+
+from bayesnde_cli.errors import BadUsage, BayesndeError, SettingsDiffer, StaleArtifact, escaped
 from bayesnde_cli.formatting import Report, counted, shell_options
 from bayesnde_cli.runs.blocks import Plan, Shard, blocks_done, freeze, frozen_count, missing_shards
-from bayesnde_cli.runs.files import cannot_write, sha256_json, write_bytes, write_json
+from bayesnde_cli.runs.files import Document, cannot_write, sha256_json, write_bytes, write_json
 from bayesnde_cli.runs.layout import RunLayout
 from bayesnde_cli.settings.stage_settings import DEFAULT_SHARDS, SIGNAL_SECONDS, DensitySettings, SlurmRequest
 
-# How long to wait for a busy scheduler; without its answer the queue counts as empty.
-_PATIENCE_SECONDS = 10.0
+# `status` answers in less than a second, whatever the scheduler does.
+PATIENCE_SECONDS = 0.6
+# States of a job that is in the queue and has no node.
+_WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+# `slurm` waits longer for a busy scheduler; without its answer the queue counts as empty.
+_SUBMIT_PATIENCE_SECONDS = 10.0
 _SETUP = """
 # --- setup: %(path)s
 cd %(folder)s || exit
@@ -31,6 +38,160 @@ cd %(folder)s || exit
 # --- end of the setup
 set +eu  # whatever the setup has set
 """
+
+
+# The queue
+
+
+class ArrayRecord(Document):
+    """The last array job of a data set: its name in the queue, its shards, and the run that its script works in."""
+
+    job_name: str
+    shards: PositiveInt
+    run: str  # absolute
+    array_limit: int | None = None
+
+    @property
+    def gather_name(self) -> str:
+        """The name of the job that combines the shards."""
+        return f"{self.job_name}-gather"
+
+
+def read_array_record(layout: RunLayout, set_name: str) -> ArrayRecord | None:
+    """The record of a data set's array; None if no array was written."""
+    path = layout.array_record_file(set_name)
+    return ArrayRecord.read(path) if path.exists() else None
+
+
+class Queue(NamedTuple):
+    """Jobs in the queue as (job name, array task or None): is waiting; `problem` says why nothing is known."""
+
+    jobs: dict[tuple[str, int | None], bool]
+    problem: str | None = None
+
+    def tasks(self, job_name: str, *, is_waiting: bool) -> tuple[int, ...]:
+        """The array tasks of a job that wait, or that run."""
+        found = self.jobs.items()
+        return tuple(sorted(task for (name, task), waits in found if name == job_name and task and waits == is_waiting))
+
+
+def read_queue(names: Iterable[str], *, patience: float | None = None) -> Queue:
+    """The unfinished jobs of these names."""
+    command = ["squeue", "--noheader", "--array", f"--name={','.join(names)}", "--format=%j|%K|%T"]
+    # A file, not a pipe: if squeue is a wrapper that has to be killed, the programs that it started keep a pipe open.
+    with tempfile.TemporaryFile("w+", errors="replace") as out:
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                timeout=PATIENCE_SECONDS if patience is None else patience,
+            )
+        except OSError:
+            return Queue({}, "there is no squeue here")
+        except subprocess.TimeoutExpired:
+            return Queue({}, "squeue did not answer in time")
+        out.seek(0)
+        lines = out.read().split("\n")
+    if done.returncode != 0:
+        return Queue({}, ([line for line in lines if line.strip()] or [f"squeue: exit code {done.returncode}"])[-1])
+    jobs = {}
+    for parts in (line.strip().split("|") for line in lines):
+        if len(parts) == 3:  # some wrappers greet their users
+            name, task, state = parts
+            jobs[name, int(task) if task.isdecimal() else None] = state in _WAITING
+    return Queue(jobs)
+
+
+def array_text(tasks: Sequence[int], limit: int | None = None) -> str:
+    """Sorted task numbers in the form of `--array`: `1-3,7%2`."""
+    runs: list[list[int]] = []
+    for task in tasks:
+        if runs and task == runs[-1][1] + 1:
+            runs[-1][1] = task
+        else:
+            runs.append([task, task])
+    text = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return text if limit is None else f"{text}%{limit}"
+
+
+def submit_commands(
+    layout: RunLayout, set_name: str, tasks: str | None = "", *, is_gathered: bool = False
+) -> tuple[str, ...]:
+    """The commands that submit array tasks (all if empty, none if None) and, unless it is queued, the gather job."""
+    array, gather = (shlex.quote(str(path)) for path in (layout.array_script(set_name), layout.gather_script(set_name)))
+    if tasks is None:
+        return (f"sbatch {gather}",)
+    first = f"sbatch --array={tasks} {array}" if tasks else f"sbatch {array}"
+    return (first,) if is_gathered else (first, f"sbatch --dependency=afterok:JOBID {gather}")
+
+
+@dataclass(frozen=True)
+class ArrayStatus:
+    """The shards, by number, of a data set that is not complete."""
+
+    set_name: str
+    missing: tuple[int, ...]
+    running: tuple[int, ...] = ()
+    pending: tuple[int, ...] = ()
+    is_gathering: bool = False  # the gather job is in the queue
+    commands: tuple[str, ...] = ()  # that submit shards that are missing and not queued
+    problem: str | None = None  # why nothing is known about the queue or the array
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether everything that is missing is queued."""
+        return bool(self.running or self.pending or self.is_gathering) and not self.commands
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        tasks = {"missing": self.missing, "running": self.running, "pending": self.pending}
+        parts = [f"{state} {array_text(numbers)}" for state, numbers in tasks.items() if numbers]
+        parts += ["gather job in the queue"] if self.is_gathering else []
+        parts += [self.problem] if self.problem else []
+        lines = [f"array of density/{self.set_name}: {'; '.join(parts) or 'all shards done'}"]
+        if self.commands:
+            lines += ["  to resume:", *(f"    {command}" for command in self.commands)]
+        return "\n".join(lines)
+
+
+def array_statuses(layout: RunLayout, missing: Mapping[str, Sequence[int]]) -> list[ArrayStatus]:
+    """The arrays of data sets, given the missing shards of each; squeue is called once."""
+    found: list[ArrayStatus] = []
+    records: dict[str, ArrayRecord] = {}
+    for set_name in missing:
+        again = (layout.command("slurm", set_name),)
+        try:
+            record = read_array_record(layout, set_name)
+        except BayesndeError as error:
+            found.append(ArrayStatus(set_name, (), commands=again, problem=error.what))
+            continue
+        if record is not None and os.path.realpath(record.run) != os.path.realpath(layout.root):  # moved
+            problem = f"its scripts are for {record.run}"
+            found.append(ArrayStatus(set_name, tuple(missing[set_name]), commands=again, problem=problem))
+        elif record is not None:
+            records[set_name] = record
+    if records:
+        queue = read_queue(name for record in records.values() for name in (record.job_name, record.gather_name))
+        found += [_array_status(layout, name, record, missing[name], queue) for name, record in records.items()]
+    return found
+
+
+def _array_status(
+    layout: RunLayout, set_name: str, record: ArrayRecord, missing: Sequence[int], queue: Queue
+) -> ArrayStatus:
+    running, pending = (queue.tasks(record.job_name, is_waiting=is_waiting) for is_waiting in (False, True))
+    is_gathering = (record.gather_name, None) in queue.jobs
+    left = sorted({*missing} - {*running, *pending})
+    tasks = array_text(left, record.array_limit)
+    commands = submit_commands(layout, set_name, tasks, is_gathered=is_gathering) if left else ()
+    return ArrayStatus(set_name, tuple(missing), running, pending, is_gathering, commands, queue.problem)
+
+
+# Jobs
 
 
 @dataclass(frozen=True)
@@ -70,7 +231,7 @@ class ArrayWritten:
     def __str__(self) -> str:
         size = f"{counted(self.n_rows, 'row')}, {counted(self.n_blocks, 'block')} in {counted(self.shards, 'shard')}"
         if self.blocks_done:
-            size += f", {self.blocks_done:,} blocks done, missing {queue.array_text(self.tasks) or 'none'}"
+            size += f", {self.blocks_done:,} blocks done, missing {array_text(self.tasks) or 'none'}"
         lines = [f"{self.array}: {size}", f"{self.gather}: combines them"]
         if self.array_job:
             lines.append(f"submitted: array {self.array_job}")
@@ -116,12 +277,12 @@ def write_jobs(
     record = write_scripts(layout, plan, config, request, data, divide(layout, plan, request.shards, report))
     done = blocks_done(layout, plan)
     missing = missing_shards(done, record.shards, plan.n_blocks)
-    jobs = queue.read_queue([record.job_name], patience=_PATIENCE_SECONDS)
+    jobs = read_queue([record.job_name], patience=_SUBMIT_PATIENCE_SECONDS)
     queued = {task for is_waiting in (False, True) for task in jobs.tasks(record.job_name, is_waiting=is_waiting)}
     tasks = [task for task in missing if task not in queued]
     if missing and not tasks:
         return NothingToDo(set_name, f"{layout.label('density', set_name)}: all missing shards are in SLURM's queue")
-    part = "" if len(tasks) == record.shards else queue.array_text(tasks, record.array_limit)
+    part = "" if len(tasks) == record.shards else array_text(tasks, record.array_limit)
     return ArrayWritten(
         set_name=set_name,
         array=str(layout.array_script(set_name)),
@@ -132,7 +293,7 @@ def write_jobs(
         n_rows=plan.n_rows,
         n_blocks=plan.n_blocks,
         blocks_done=len(done),
-        commands=queue.submit_commands(layout, set_name, part if tasks else None),
+        commands=submit_commands(layout, set_name, part if tasks else None),
     )
 
 
@@ -150,7 +311,7 @@ def submit_jobs(written: ArrayWritten) -> ArrayWritten:
     """Submit the missing tasks, and the gather job after them."""
     array_id, dependency, before = None, [], []
     if written.tasks:
-        array_id = _submit(written.array, f"--array={queue.array_text(written.tasks, written.array_limit)}")
+        array_id = _submit(written.array, f"--array={array_text(written.tasks, written.array_limit)}")
         dependency = [f"--dependency=afterok:{array_id}", "--kill-on-invalid-dep=yes"]
         before = [f"the array was submitted as {array_id}; `scancel {array_id}` cancels it"]
     gather_id = _submit(written.gather, *dependency, before=before)
@@ -194,12 +355,12 @@ def divide(layout: RunLayout, plan: Plan, asked: int | None, report: Report) -> 
 
 def write_scripts(
     layout: RunLayout, plan: Plan, config: DensitySettings, request: SlurmRequest, data: Sequence[Path], shards: int
-) -> queue.ArrayRecord:
+) -> ArrayRecord:
     """Write both scripts, with absolute paths since jobs start anywhere, and the record for `status`."""
     set_name, layout = plan.set_name, RunLayout(Path(os.path.abspath(layout.root)))
     # Jobs are found in the queue by name: those of another division, or of other settings, must not be.
     digest = sha256_json([str(layout.root), shards, plan.plan_hash])[:8]
-    record = queue.ArrayRecord(
+    record = ArrayRecord(
         job_name=f"bayesnde-{set_name}-{digest}", shards=shards, run=str(layout.root), array_limit=request.array_limit
     )
     directives, setup = _read_setup(request.setup)
@@ -209,7 +370,7 @@ def write_scripts(
         "label": layout.label("density", set_name),
         "job": record.job_name,
         "shards": shards,
-        "tasks": queue.array_text(range(1, shards + 1), request.array_limit),
+        "tasks": array_text(range(1, shards + 1), request.array_limit),
         "cpus": request.cpus_per_task,
         "signal_seconds": SIGNAL_SECONDS,
         # sbatch reads no directives after the first command

@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesnde_cli.cli.console import cut
+from bayesnde_cli.cli.console import cut, output_format, with_progress, write_rows
 from bayesnde_cli.cli.options import COMMON_SETTINGS, DATA, FORMAT, OUT, Call, argument, flag, option, with_options
-from bayesnde_cli.cli.table_output import output_format, with_progress, write_rows
 from bayesnde_cli.errors import BadUsage, bad_choice
 from bayesnde_cli.settings.stage_settings import DensitySettings
 

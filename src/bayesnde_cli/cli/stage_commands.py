@@ -176,7 +176,7 @@ def density(
       bayesnde density new.csv --out scored.csv --columns row_id,log_density,mc_se
       bayesnde density --shard 3/8
     """
-    from bayesnde_cli.cli.table_output import output_format
+    from bayesnde_cli.cli.console import output_format
     from bayesnde_cli.stages.score import DensityResult, run_density
 
     if columns and out is None:
@@ -192,7 +192,7 @@ def density(
 
 
 def _write_densities(call: Call, scored: "DensityResult", out: Path, format: str) -> None:
-    from bayesnde_cli.cli.table_output import write_rows
+    from bayesnde_cli.cli.console import write_rows
     from bayesnde_cli.runs.parquet_files import iter_batches
     from bayesnde_cli.stages.score import DENSITY_SCHEMA
 

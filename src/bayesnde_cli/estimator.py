@@ -186,7 +186,7 @@ class BayesNDE(DensityMixin, BaseEstimator):
         another `random_state` gives others. A loaded run returns a pandas data frame (without pandas, an Arrow table)
         if it has text columns or a header.
         """
-        from bayesnde_cli.answers.fitted_run import fitted_run
+        from bayesnde_cli.answers import fitted_run
         from bayesnde_cli.answers.sample import BLOCK_ROWS, Sampler
 
         check_is_fitted(self, "run_")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from linear_gaussian_oracle import LinearGaussianOracle, random_oracle
 
-from bayesnde_cli.answers.fitted_run import FittedRun, fitted_run
+from bayesnde_cli.answers import FittedRun, fitted_run
 from bayesnde_cli.answers.sample import BLOCK_ROWS, Sampler, sort_by_density
 from bayesnde_cli.runs.layout import RunLayout
 from bayesnde_cli.settings.stage_settings import DensitySettings

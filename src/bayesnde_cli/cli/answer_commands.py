@@ -13,7 +13,7 @@ from bayesnde_cli.settings.stage_settings import DensitySettings
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from bayesnde_cli.answers.fitted_run import FittedRun
+    from bayesnde_cli.answers import FittedRun
 
 _ANSWER_OPTIONS = ("assignments", "run", "json", "quiet", "verbose")
 _PICTURES = (".png", ".svg")
@@ -53,7 +53,7 @@ def sample(
       bayesnde sample 200 --order density --format jsonl
       bayesnde sample 10 --condition all --order density --out sheet.png
     """
-    from bayesnde_cli.answers.fitted_run import fitted_run
+    from bayesnde_cli.answers import fitted_run
     from bayesnde_cli.answers.sample import BLOCK_ROWS, Sampler, check_sheet, sort_by_density
     from bayesnde_cli.stages import loading
 
@@ -187,9 +187,9 @@ def classify(
       bayesnde classify new.csv --prior uniform | head
       bayesnde classify new.csv --prior bus=0.7,opel=0.1,saab=0.1,van=0.1 --out classes.parquet
     """
+    from bayesnde_cli.answers import fitted_run
     from bayesnde_cli.answers.classify import Classified, Classifier, class_prior, rows_to_classify
-    from bayesnde_cli.answers.fitted_run import fitted_run
-    from bayesnde_cli.stages.score_classes import Effort
+    from bayesnde_cli.stages.loading import Effort
     from bayesnde_cli.stages.scoring_job import make_job
 
     chosen = output_format(out, format, is_json=call.json)
@@ -243,7 +243,7 @@ def grid(
       bayesnde grid a b --range 0,10,-1,1 --points 200 --out grid.parquet
       bayesnde grid a b --condition bus --at c=3 --picture map.png
     """
-    from bayesnde_cli.answers.fitted_run import fitted_run
+    from bayesnde_cli.answers import fitted_run
     from bayesnde_cli.answers.grid import BLOCK_LATENTS, Question, grid_axes, held_columns, run_grid
     from bayesnde_cli.runs.files import write_bytes
     from bayesnde_cli.stages import loading

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bayesnde_cli import __version__, stopping
-from bayesnde_cli.answers.fitted_run import fitted_run
+from bayesnde_cli.answers import fitted_run
 from bayesnde_cli.competitors import Tables, fit_competitor, make_methods, make_spaces, require_packages
 from bayesnde_cli.errors import BadArtifact, MissingArtifact, SettingsDiffer, StageBusy
 from bayesnde_cli.formatting import Report
@@ -35,8 +35,8 @@ from bayesnde_cli.runs.parquet_files import Stamp, read_table, write_table
 from bayesnde_cli.settings.stage_settings import PipelineSettings, PrepareSettings
 from bayesnde_cli.stages import loading, measures, prepare
 from bayesnde_cli.stages.evaluate import outlier_labels, run_evaluate, true_log_density
+from bayesnde_cli.stages.loading import score_classes
 from bayesnde_cli.stages.score import DENSITY_SCHEMA, run_density
-from bayesnde_cli.stages.score_classes import score_classes
 from bayesnde_cli.stages.scoring_job import Asked
 from bayesnde_cli.stages.train import run_refine, run_warmstart
 from bayesnde_cli.tables.columns import TRUTH_NAME

@@ -23,10 +23,9 @@ from bayesnde_cli.runs.manifest import FileRecord, Manifest
 from bayesnde_cli.runs.parquet_files import Stamp, read_table
 from bayesnde_cli.settings.stage_settings import DensitySettings, EvaluateSettings
 from bayesnde_cli.stages import loading, measures, model_figures
-from bayesnde_cli.stages.loading import EngineFactory, Model, ModelFactory
+from bayesnde_cli.stages.loading import EngineFactory, Model, ModelFactory, rows_at_once, score_classes
 from bayesnde_cli.stages.measures import Figures
 from bayesnde_cli.stages.score import DENSITY_SCHEMA
-from bayesnde_cli.stages.score_classes import rows_at_once, score_classes
 from bayesnde_cli.stages.scoring_job import Asked, DataSet, find_data_set
 from bayesnde_cli.tables import model_rows
 from bayesnde_cli.tables.columns import Kind

@@ -24,8 +24,16 @@ from bayesnde_cli.formatting import Report
 from bayesnde_cli.model.backend import load_tensorflow
 from bayesnde_cli.report.collect import stage_seconds
 from bayesnde_cli.reproduce import experiments, pictures
-from bayesnde_cli.reproduce.experiments import EXPERIMENTS, LOG_DENSITY, Experiment, Reproduced, Request, Result
-from bayesnde_cli.reproduce.raw_files import download, find_files
+from bayesnde_cli.reproduce.experiments import (
+    EXPERIMENTS,
+    LOG_DENSITY,
+    Experiment,
+    Reproduced,
+    Request,
+    Result,
+    download,
+    find_files,
+)
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.runs import files as run_files

@@ -24,8 +24,7 @@ from bayesnde_cli.report.page import render
 from bayesnde_cli.report.sheets import ImageSheets, SheetRow, collect_images
 from bayesnde_cli.runs.layout import RunLayout
 from bayesnde_cli.scaling.column_map import Affine, Logit, Noise
-from bayesnde_cli.stages.measures import bits_figures
-from bayesnde_cli.stages.model_figures import for_report, scale_edges
+from bayesnde_cli.stages.measures import bits_figures, model_figures, scale_edges
 from bayesnde_cli.tables.columns import ImageShape, Kind
 from bayesnde_cli.tables.model_rows import read_split
 from bayesnde_cli.tables.schema import Feature
@@ -231,7 +230,7 @@ def test_a_uniform_density_of_bytes_has_eight_bits_per_dimension() -> None:
 
 
 def _sheets(layout: RunLayout, set_name: str, model: Any) -> ImageSheets:
-    generated = for_report(model, layout, set_name).images
+    generated = model_figures(model, layout, set_name).images
     assert generated is not None
     return collect_images(layout, set_name, read_split(layout, "train").x, generated)
 

@@ -38,7 +38,7 @@ from bayesnde_cli.tables.splits import MIN_ROWS
 
 # The column of the classes in the run of a conditional model.
 _CLASS_COLUMN = "y"
-_OTHER_RUN = "give another directory as `run`, or remove this one to make it anew"
+_OTHER_RUN = "give another directory as `run`, or remove this one to fit again"
 
 
 class UnreliableDensity(UserWarning):

@@ -179,7 +179,7 @@ def test_a_task_outside_of_the_frozen_array_is_told_the_right_line(tmp_path: Pat
         auto(layout, 8, [8])
     assert str(caught.value) == (
         "error: density/test is divided into 8 shards\n"
-        "  array task 8 is none of them\n"
+        "  array task 8 is outside of them\n"
         f"hint: submit with `--array=0-7`; to divide it again, delete {tmp_path}/density/test/shards.json"
     )
 

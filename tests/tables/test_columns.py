@@ -124,7 +124,7 @@ def test_the_user_sets_types_by_name_or_pattern() -> None:
 )
 def test_numbers_in_an_odd_spelling_are_not_categories_unless_asked(spelling: str) -> None:
     words = [spelling.format(number) for number in range(1001, 1015)]
-    with pytest.raises(BadInput, match="holds numbers in a spelling that is not understood"):
+    with pytest.raises(BadInput, match="holds numbers in an unknown format"):
         text_facts("a", words, 500)
     assert text_facts("a", words, 500, Kind.CATEGORICAL).n_distinct == len(words)
 

@@ -91,7 +91,8 @@ def test_a_class_that_a_split_lacks_is_refused() -> None:
         splits.check_classes(np.array([0, 1, 2, 0, 2, 2]), strata, ["a", "b"], "y")
     assert str(caught.value) == (
         "error: condition 'y' has no validation rows of 1 of its 2 classes\n  classes: b\n"
-        "hint: split otherwise (--split, --split-method, --split-column, more --test-rows), or leave these classes out"
+        "hint: choose another split (--split, --split-method, --split-column, more --test-rows), "
+        "or leave these classes out"
     )
     splits.check_classes(np.array([0, 1, 2, 0, 1, 2]), strata, ["a", "b"], "y")
 

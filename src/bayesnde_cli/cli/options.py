@@ -63,7 +63,7 @@ def argument(metavar: str, help: str, default: Any = ..., min: int | None = None
 
 
 # Options and arguments of several commands.
-DATA = argument("[DATA]...", "Files with the columns of the model; - is stdin. [default: the test rows]", None)
+DATA = argument("DATA", "Files with the columns of the model; - is stdin. [default: the test rows]", None)
 TABLE = argument("DATA", "CSV, TSV, Parquet, NPY, NPZ, MAT, ARFF or IDX files, or folders of images; - is stdin.")
 SHARD = option("I/N|auto", "Compute only the blocks of this shard; auto takes it from the SLURM array task.")
 OUT = option("FILE|-", "File for the rows; - is stdout.", "--out", "-o", default=Path("-"))
@@ -207,9 +207,12 @@ class GroupedCommand(typer.core.TyperCommand):
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is not None:
-                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
-                sections.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(record)
+            if record is None:
+                continue
+            if parameter.param_type_name == "argument":  # by its name alone: typer adds its Python type
+                sections["Arguments"].append((parameter.metavar or "", record[1]))
+            else:
+                sections.setdefault(getattr(parameter, "rich_help_panel", None) or "Options", []).append(record)
         for heading, records in sections.items():
             if records:
                 with formatter.section(heading):

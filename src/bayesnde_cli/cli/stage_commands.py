@@ -223,9 +223,7 @@ def slurm(
     call: Call,
     config: stage_settings.DensitySettings,
     request: stage_settings.SlurmRequest,
-    data: list[Path] | None = argument(
-        "[DATA]...", "Files with the columns of the model. [default: the test rows]", None
-    ),
+    data: list[Path] | None = argument("DATA", "Files with the columns of the model. [default: the test rows]", None),
     submit: bool = flag("Submit both jobs to SLURM.", "--submit"),
 ) -> None:
     """Score rows on a SLURM cluster: write, and optionally submit, an array job and its gather job.

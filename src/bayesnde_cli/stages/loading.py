@@ -66,7 +66,7 @@ class Opened(NamedTuple):
 
     engine: Engine
     device: str
-    first_look: "FirstLook | None" = None
+    screen: "FirstLook | None" = None
 
 
 EngineFactory = Callable[[RunLayout, PosteriorSettings], Opened]
@@ -337,14 +337,14 @@ def score_classes(
 
     After screening, the classes that may be the most probable given their `prior` (classes,) are scored by the engine
     if there are several; the others keep the estimates of the screening. Rows with missing cells are not screened. For
-    images, screening may leave hopeless classes without an estimate, but not the `known` one (rows,).
+    images, screening may leave classes that cannot win without an estimate, except the `known` one (rows,).
     """
-    if opened.first_look is None or effort is Effort.THOROUGH or rows.observed is not None:
+    if opened.screen is None or effort is Effort.THOROUGH or rows.observed is not None:
         is_wanted = np.full((len(rows), len(prior)), True)
         return ByClass(*log_densities_by_class(opened.engine, rows, is_wanted, seed, block_rows=block_rows))
     from bayesnde_cli.inference.class_screen import in_the_running
 
-    first = opened.first_look(rows.x, derive_seed(seed, "first look"), prior, known)
+    first = opened.screen(rows.x, derive_seed(seed, "first look"), prior, known)
     is_in = in_the_running(first, prior)
     is_open = is_in.sum(axis=1, keepdims=True) > 1
     is_wanted = is_in & is_open if effort is Effort.USUAL else np.zeros_like(is_in)

@@ -1,6 +1,6 @@
 """Measures of a density, from arrays of log-densities and from rows of the model, and what the report shows of it.
 
-Measures are dictionaries as JSON holds them: numbers, or None where there is no number.
+Measures are dictionaries as JSON holds them: numbers, or None where a number is missing.
 """
 
 import math

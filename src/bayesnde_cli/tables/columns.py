@@ -278,7 +278,7 @@ def text_facts(name: str, words: Collection[str], n_rows: int, asked: Kind | Non
     n_numbers = sum(_ORNAMENTS.sub("", word).isdecimal() for word in categories)
     if asked is None and n_numbers > _NEARLY_ALL * len(categories):
         raise BadInput(
-            f"column '{name}' holds numbers in a spelling that is not understood",
+            f"column '{name}' holds numbers in an unknown format",
             found=some,
             hint=f"write plain numbers, without separators of thousands, signs or units; "
             f"or use --type {column}=categorical or --drop {column}",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bayesnde_cli.cluster import slurm
+from bayesnde_cli import cluster
 from bayesnde_cli.runs.layout import RunLayout
 from fake_engine import SMALL, pretend_refined, pretend_warmed
 
@@ -44,12 +44,12 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
     put("squeue", "exit 0")
-    monkeypatch.setattr(slurm, "PATIENCE_SECONDS", 20.0)  # this machine may be busy
+    monkeypatch.setattr(cluster, "PATIENCE_SECONDS", 20.0)  # this machine may be busy
     return put
 
 
 def _name(run: Path) -> str:
-    record = slurm.read_array_record(RunLayout(run), "test")
+    record = cluster.read_array_record(RunLayout(run), "test")
     assert record is not None
     return record.job_name
 
@@ -235,10 +235,10 @@ def test_a_scheduler_that_does_not_answer_keeps_nobody_waiting(
         program("squeue", squeue)
     patience = 0.1 if "in time" in problem else 20.0
     started = time.monotonic()
-    assert slurm.read_queue(["name"], patience=patience) == ({}, problem)
+    assert cluster.read_queue(["name"], patience=patience) == ({}, problem)
     assert squeue != "sleep 5 & wait" or time.monotonic() - started < 4.0
-    assert slurm.ArrayStatus("test", (1, 2), problem=problem).is_queued is False
-    assert str(slurm.ArrayStatus("test", (1, 2), problem=problem)) == f"array of density/test: missing 1-2; {problem}"
+    assert cluster.ArrayStatus("test", (1, 2), problem=problem).is_queued is False
+    assert str(cluster.ArrayStatus("test", (1, 2), problem=problem)) == f"array of density/test: missing 1-2; {problem}"
 
 
 def test_scripts_of_a_run_that_was_moved_are_not_offered(bayesnde: Callable, program: Callable, run: Path) -> None:

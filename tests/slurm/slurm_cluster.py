@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import fake_engine
-from bayesnde_cli.cluster.slurm import read_array_record
+from bayesnde_cli.cluster import read_array_record
 from bayesnde_cli.runs.layout import RunLayout
 
 SETTINGS = [

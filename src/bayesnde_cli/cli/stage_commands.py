@@ -238,23 +238,23 @@ def slurm(
       bayesnde slurm --gpus-per-task 1 --setup cluster.sh --submit
       bayesnde slurm --set density.draws=400
     """
-    from bayesnde_cli.cluster import slurm as jobs
+    from bayesnde_cli import cluster
     from bayesnde_cli.stages.score import create_plan
     from bayesnde_cli.stages.scoring_job import make_job
 
     if submit:
-        jobs.require_sbatch()
+        cluster.require_sbatch()
     asked = call.asked(data)
-    jobs.require_files(asked.data)
+    cluster.require_files(asked.data)
     job = make_job(call.layout, asked, config)
-    with jobs.hints_of_slurm():
+    with cluster.hints_of_slurm():
         plan = create_plan(job, call.console, is_restart=asked.is_restart)
     if plan is None:
-        call.finish(jobs.NothingToDo(job.set_name, f"{call.layout.density_file(job.set_name)} is up to date"))
+        call.finish(cluster.NothingToDo(job.set_name, f"{call.layout.density_file(job.set_name)} is up to date"))
         return
-    written = jobs.write_jobs(call.layout, plan, config, request, asked.data, call.console)
-    if submit and isinstance(written, jobs.ArrayWritten):
-        written = jobs.submit_jobs(written)
+    written = cluster.write_jobs(call.layout, plan, config, request, asked.data, call.console)
+    if submit and isinstance(written, cluster.ArrayWritten):
+        written = cluster.submit_jobs(written)
     call.finish(written)
 
 

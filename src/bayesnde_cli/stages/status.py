@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bayesnde_cli.cluster.slurm import ArrayStatus, array_statuses, read_array_record
+from bayesnde_cli.cluster import ArrayStatus, array_statuses, read_array_record
 from bayesnde_cli.errors import BayesndeError
 from bayesnde_cli.formatting import counted, duration
 from bayesnde_cli.runs import blocks

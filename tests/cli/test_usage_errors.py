@@ -1,4 +1,4 @@
-"""What is typed wrong: one message of three parts, and the way out is the right one."""
+"""Wrong command lines: one message of three parts, with the right way out."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +46,7 @@ NAMES = ", ".join(COMMANDS)
         ),
     ],
 )
-def test_what_is_typed_wrong_gets_one_message_of_three_parts(
+def test_a_wrong_command_line_gets_one_message_of_three_parts(
     arguments: list[str], message: str, bayesnde: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -65,7 +65,7 @@ def test_an_empty_run_directory_is_not_the_working_directory(
 
 
 @pytest.mark.parametrize("arguments", [["sample", "many"], ["status", "extra"], ["sample", "-5"], ["--verson"]])
-def test_what_the_parser_words_itself_has_three_parts_too(arguments: list[str], bayesnde: Callable) -> None:
+def test_messages_of_the_option_parser_have_three_parts_too(arguments: list[str], bayesnde: Callable) -> None:
     outcome = bayesnde(*arguments)
     what, found, hint = outcome.err.splitlines()
     assert (outcome.code, outcome.out) == (2, "")

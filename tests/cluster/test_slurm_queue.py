@@ -1,4 +1,4 @@
-"""`bayesnde slurm` and what `status` says of arrays, with an sbatch and a squeue that are short scripts."""
+"""`bayesnde slurm` and arrays in `status`, with short scripts in place of sbatch and squeue."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def _name(run: Path) -> str:
     return record.job_name
 
 
-def test_the_scripts_are_named_with_the_lines_that_send_them(bayesnde: Callable, program: Callable, run: Path) -> None:
+def test_the_commands_that_submit_the_scripts_are_printed(bayesnde: Callable, program: Callable, run: Path) -> None:
     outcome = bayesnde("slurm", "--run", run, *SETTINGS, "--shards", "3")
     assert outcome == (
         0,
@@ -75,7 +75,7 @@ def test_the_scripts_are_named_with_the_lines_that_send_them(bayesnde: Callable,
     assert done == (0, f"{run}/density/test/density.parquet is up to date\n", "")
 
 
-def test_submit_sends_both(bayesnde: Callable, program: Callable, run: Path, tmp_path: Path) -> None:
+def test_submit_submits_both_jobs(bayesnde: Callable, program: Callable, run: Path, tmp_path: Path) -> None:
     program("sbatch", 'case "$*" in *array.sbatch) echo "Welcome"; echo "11;north";; *) echo "12;north";; esac')
     outcome = bayesnde("slurm", "--run", run, *SETTINGS, "--shards", "3", "--array-limit", "2", "--submit")
     assert (outcome.code, outcome.err) == (0, "")
@@ -87,7 +87,7 @@ def test_submit_sends_both(bayesnde: Callable, program: Callable, run: Path, tmp
     ]
 
 
-def test_shards_that_are_done_or_in_the_queue_are_not_sent_again(
+def test_shards_that_are_done_or_queued_are_not_submitted_again(
     bayesnde: Callable, program: Callable, run: Path, tmp_path: Path
 ) -> None:
     program("sbatch", "echo 11")
@@ -122,7 +122,7 @@ def test_without_sbatch_nothing_is_written(
     assert not (run / "density").exists()
 
 
-def test_what_sbatch_refuses_is_told_in_its_own_words(bayesnde: Callable, program: Callable, run: Path) -> None:
+def test_a_refusal_of_sbatch_is_quoted(bayesnde: Callable, program: Callable, run: Path) -> None:
     program("sbatch", 'echo "sbatch: error: invalid partition specified: gpu" >&2; exit 1')
     command = ["slurm", "--run", run, *SETTINGS, "--submit"]
     hint = "hint: change the options of `bayesnde slurm`, or the #SBATCH lines of its --setup, and submit again\n"
@@ -147,7 +147,7 @@ def test_rows_that_only_this_process_can_read_are_refused(bayesnde: Callable, ru
     assert refused == (2, "", f"error: a job cannot read {tmp_path}/pipe\n  a folder or a pipe\n{hint}")
 
 
-def test_another_division_and_other_settings_are_refused_before_anything_is_sent(
+def test_another_division_and_other_settings_are_refused_before_anything_is_submitted(
     bayesnde: Callable, program: Callable, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"ID": "1", "COUNT": "4", "MIN": "1", "MAX": "4"}.items():
@@ -173,7 +173,7 @@ def test_another_division_and_other_settings_are_refused_before_anything_is_sent
     assert "--restart" not in (run / "slurm/test/array.sbatch").read_text()  # once is enough
 
 
-def test_status_tells_what_slurm_is_at_and_the_line_that_submits_the_rest(
+def test_status_shows_the_queue_and_the_command_that_submits_the_rest(
     bayesnde: Callable, program: Callable, run: Path, tmp_path: Path
 ) -> None:
     def status() -> tuple[dict, dict, str]:
@@ -226,7 +226,7 @@ def test_status_tells_what_slurm_is_at_and_the_line_that_submits_the_rest(
         (None, "there is no squeue here"),
     ],
 )
-def test_a_scheduler_that_does_not_answer_keeps_nobody_waiting(
+def test_status_does_not_wait_for_a_scheduler_that_does_not_answer(
     squeue: str | None, problem: str, program: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if squeue is None:

@@ -1,4 +1,4 @@
-"""Inputs are recognised by content, refused by name where they are not tables, and put one below the other."""
+"""Inputs are recognised by content, refused by name where they are not tables, and concatenated."""
 
 import ast
 import gzip

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesnde_cli.cli.console import cut, output_format, with_progress, write_rows
+from bayesnde_cli.cli.console import WIDEST_CELL, output_format, with_progress, write_rows
 from bayesnde_cli.cli.options import COMMON_SETTINGS, DATA, FORMAT, OUT, Call, argument, flag, option, with_options
-from bayesnde_cli.errors import BadUsage, bad_choice
+from bayesnde_cli.errors import BadUsage, bad_choice, one_line
 from bayesnde_cli.settings.stage_settings import DensitySettings
 
 if TYPE_CHECKING:
@@ -137,7 +137,10 @@ def outliers(
 def _show_rows(call: Call, table: "pa.Table") -> None:
     """Print the rows; a terminal gets as many columns as fit, and the others are counted."""
     columns = [
-        [cut(name), *(cut(_format_cell(name, cell)) for cell in table.column(name).to_pylist())]
+        [
+            one_line(name, WIDEST_CELL),
+            *(one_line(_format_cell(name, cell), WIDEST_CELL) for cell in table.column(name).to_pylist()),
+        ]
         for name in table.column_names
     ]
     n_shown = len(columns)

@@ -28,7 +28,7 @@ _LINE_EVERY = 10.0
 _PACE_STEPS = 20
 # Steps that say nothing about the pace: the first may be finished work, the next may wait for a compiler.
 _UNTYPICAL_STEPS = 2
-_WIDEST_CELL = 60
+WIDEST_CELL = 60
 _YELLOW, _RED, _BOLD, _RESET = "\x1b[33m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 FORMATS = ("csv", "parquet", "jsonl")
 _ROW_GROUP_ROWS = 65_536
@@ -80,7 +80,7 @@ class Console:
         if self.quiet:
             return
         self._log(self._coloured(printable(title), _BOLD))
-        rows = [[cut(cell) for cell in row] for row in rows]
+        rows = [[one_line(cell, WIDEST_CELL) for cell in row] for row in rows]
         if self.is_terminal:
             with suppress(OSError):  # a closed terminal
                 _print_table(self.err, header, rows)
@@ -115,12 +115,6 @@ def _print(text: str, stream: TextIO) -> None:
     """Print a line at once; characters that the stream cannot encode are escaped."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
-
-
-def cut(cell: str) -> str:
-    """A cell of a table, escaped and no wider than a column may be."""
-    cell = escaped(cell)
-    return cell if len(cell) <= _WIDEST_CELL else cell[: _WIDEST_CELL - 1] + "…"
 
 
 def _print_table(terminal: TextIO, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bayesnde_cli.errors import escaped
+from bayesnde_cli.errors import escaped, one_line
 from bayesnde_cli.formatting import (
     NO_BREAK,
     counted,
@@ -121,7 +121,7 @@ def open_templates() -> "Environment":
         "number": format_number,
         "setting": _format_setting,
         "share": format_share,
-        "shorten": plots.shorten,
+        "shorten": one_line,
         "with_error": format_with_error,
     }
     return environment

@@ -8,6 +8,7 @@ import pytest
 from bayesnde_cli.cli.main import COMMANDS
 
 NAMES = ", ".join(COMMANDS)
+EMPTY_RUN = "--run is empty\n  --run ''\nhint: name a directory; is a variable of the shell not set?"
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,8 @@ NAMES = ", ".join(COMMANDS)
             "config file none.toml does not exist\n  no such file in the working directory\n"
             "hint: check the path given with --config",
         ),
+        (["prepare", "x.csv", "--run", ""], EMPTY_RUN),  # not the working directory
+        (["status", "--run", ""], EMPTY_RUN),
     ],
 )
 def test_a_wrong_command_line_gets_one_message_of_three_parts(
@@ -51,16 +54,6 @@ def test_a_wrong_command_line_gets_one_message_of_three_parts(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert bayesnde(*arguments) == (2, "", f"error: {message}\n")
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("arguments", [["prepare", "x.csv"], ["status"], ["density"]])
-def test_an_empty_run_directory_is_not_the_working_directory(
-    arguments: list[str], bayesnde: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = "error: --run is empty\n  --run ''\nhint: name a directory; is a variable of the shell not set?\n"
-    assert bayesnde(*arguments, "--run", "") == (2, "", words)
     assert not list(tmp_path.iterdir())
 
 

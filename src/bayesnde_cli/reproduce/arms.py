@@ -24,16 +24,7 @@ from bayesnde_cli.formatting import Report
 from bayesnde_cli.model.backend import load_tensorflow
 from bayesnde_cli.report.collect import stage_seconds
 from bayesnde_cli.reproduce import experiments, pictures
-from bayesnde_cli.reproduce.experiments import (
-    EXPERIMENTS,
-    LOG_DENSITY,
-    Experiment,
-    Reproduced,
-    Request,
-    Result,
-    download,
-    find_files,
-)
+from bayesnde_cli.reproduce.experiments import EXPERIMENTS, LOG_DENSITY, Experiment, Reproduced, Request, Result
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.runs import files as run_files
@@ -96,7 +87,7 @@ class Arm:
         """The raw rows: checked files, or simulated rows that all arms of the experiment share."""
         experiment = self.experiment
         if experiment.simulator is None:
-            return find_files(self.request.data_dir, experiment.files)
+            return experiments.find_files(self.request.data_dir, experiment.files)
         path = self.layout.simulated_file(experiment.folder_name)
         if not path.exists():
             simulator = make_simulator(experiment.simulator, dim=experiment.dim, latent_dim=None, rotate=False)
@@ -128,7 +119,7 @@ def run_reproduce(root: Path, experiment: Experiment, request: Request, report: 
             arm.stage_settings()
     require_packages([arm.method for arm in arms if not arm.is_own], "--method")
     if request.is_download and arms:
-        download(request.data_dir, experiment.files, report)
+        experiments.download(request.data_dir, experiment.files, report)
     return Reproduced(experiment, [_run_arm(arm, report) for arm in arms])
 
 

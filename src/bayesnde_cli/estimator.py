@@ -27,8 +27,8 @@ from bayesnde_cli.formatting import counted
 from bayesnde_cli.runs.layout import RunLayout
 from bayesnde_cli.runs.manifest import require
 from bayesnde_cli.runs.parquet_files import read_table
+from bayesnde_cli.settings import resolve
 from bayesnde_cli.settings.declare import StageSettings
-from bayesnde_cli.settings.resolve import resolve
 from bayesnde_cli.settings.stage_settings import STAGE_SETTINGS
 from bayesnde_cli.stages import loading, prepare, score, scoring_job, train
 from bayesnde_cli.tables.columns import Kind

@@ -25,8 +25,8 @@ from bayesnde_cli.runs.layout import RunLayout
 from bayesnde_cli.runs.manifest import Manifest
 from bayesnde_cli.runs.parquet_files import Stamp, write_table
 from bayesnde_cli.scaling.column_map import Affine
+from bayesnde_cli.settings import resolve
 from bayesnde_cli.settings.declare import StageSettings
-from bayesnde_cli.settings.resolve import resolve
 from bayesnde_cli.settings.stage_settings import DensitySettings, PrepareSettings, RefineSettings, WarmstartSettings
 from bayesnde_cli.stages import loading
 from bayesnde_cli.stages.loading import Model

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bayesnde_cli.errors import BadConfig
-from bayesnde_cli.settings.resolve import preset_names, read_preset, resolve
+from bayesnde_cli.settings import preset_names, read_preset, resolve
 from bayesnde_cli.settings.stage_settings import (
     STAGE_SETTINGS,
     DensitySettings,

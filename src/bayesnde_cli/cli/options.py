@@ -25,7 +25,7 @@ import typer.core
 from bayesnde_cli.cli.console import Console
 from bayesnde_cli.errors import BadUsage
 from bayesnde_cli.runs.layout import DEFAULT_ROOT, RunLayout
-from bayesnde_cli.settings import preset_names
+from bayesnde_cli.settings import preset_names, resolve
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -133,8 +133,6 @@ class Call:
 
     def resolve(self, settings: "type[SettingsT]", flags: Mapping[str, Any] | None = None) -> "SettingsT":
         """The settings of a stage, from the flags of this command and all other sources."""
-        from bayesnde_cli.settings.resolve import resolve
-
         return resolve(
             settings,
             flags=flags,

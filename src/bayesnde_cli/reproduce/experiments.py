@@ -18,9 +18,8 @@ from bayesnde_cli.errors import BadArtifact, BadInput, BadUsage, nearest_hint
 from bayesnde_cli.formatting import Report, aligned, duration
 from bayesnde_cli.runs.blocks import Shard
 from bayesnde_cli.runs.files import sha256_bytes, sha256_file, write_bytes
-from bayesnde_cli.settings import stage_settings
+from bayesnde_cli.settings import read_preset, resolve, stage_settings
 from bayesnde_cli.settings.declare import StageSettings
-from bayesnde_cli.settings.resolve import read_preset, resolve
 from bayesnde_cli.settings.stage_settings import PipelineSettings
 
 ALL, DEFAULT, PAPER = "all", "default", "paper"

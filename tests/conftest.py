@@ -1,4 +1,4 @@
-"""What many tests need: the command line in this process, a run to score rows with, where the real data sets are."""
+"""Shared fixtures: the command line in this process, a run to score rows with, where the real data sets are."""
 
 import shutil
 import signal

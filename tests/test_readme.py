@@ -14,7 +14,7 @@ import fake_model
 import fake_training
 from bayesnde_cli.cli.main import COMMANDS
 from bayesnde_cli.errors import EXIT_CODES
-from bayesnde_cli.settings.resolve import preset_names
+from bayesnde_cli.settings import preset_names
 from bayesnde_cli.tables.simulator_catalogue import SIMULATORS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -31,10 +31,10 @@ def escaped(text: str, keep: str = "") -> str:
     return "".join(char if char.isprintable() or char in keep else repr(char)[1:-1] for char in text)
 
 
-def one_line(text: str) -> str:
-    """The text as one line of a message: no name or cell can begin a line of its own, or fill the screen."""
-    line = escaped(text[: LONGEST_LINE + 1])
-    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…"
+def one_line(text: str, longest: int = LONGEST_LINE) -> str:
+    """The text as one line, cut to a length: no name or cell can begin a line of its own, or fill the screen."""
+    line = escaped(text[: longest + 1])
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
 def nearest(word: str, words: Sequence[str]) -> str | None:

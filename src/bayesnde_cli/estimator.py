@@ -27,8 +27,8 @@ from bayesnde_cli.formatting import counted
 from bayesnde_cli.runs.layout import RunLayout
 from bayesnde_cli.runs.manifest import require
 from bayesnde_cli.runs.parquet_files import read_table
+from bayesnde_cli.settings import resolve
 from bayesnde_cli.settings.declare import StageSettings
-from bayesnde_cli.settings.resolve import resolve
 from bayesnde_cli.settings.stage_settings import STAGE_SETTINGS
 from bayesnde_cli.stages import loading, prepare, score, scoring_job, train
 from bayesnde_cli.tables.columns import Kind
@@ -38,7 +38,7 @@ from bayesnde_cli.tables.splits import MIN_ROWS
 
 # The column of the classes in the run of a conditional model.
 _CLASS_COLUMN = "y"
-_OTHER_RUN = "give another directory as `run`, or remove this one to make it anew"
+_OTHER_RUN = "give another directory as `run`, or remove this one to fit again"
 
 
 class UnreliableDensity(UserWarning):
@@ -186,7 +186,7 @@ class BayesNDE(DensityMixin, BaseEstimator):
         another `random_state` gives others. A loaded run returns a pandas data frame (without pandas, an Arrow table)
         if it has text columns or a header.
         """
-        from bayesnde_cli.answers.fitted_run import fitted_run
+        from bayesnde_cli.answers import fitted_run
         from bayesnde_cli.answers.sample import BLOCK_ROWS, Sampler
 
         check_is_fitted(self, "run_")

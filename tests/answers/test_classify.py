@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bayesnde_cli.answers import FittedRun, fitted_run
 from bayesnde_cli.answers.classify import Classified, Classifier, class_prior, probabilities, rows_to_classify
-from bayesnde_cli.answers.fitted_run import FittedRun, fitted_run
 from bayesnde_cli.errors import BadUsage
 from bayesnde_cli.runs.layout import RunLayout
 from bayesnde_cli.settings.stage_settings import DensitySettings

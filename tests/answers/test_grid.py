@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from bayesnde_cli.answers.fitted_run import FittedRun, fitted_run
+from bayesnde_cli.answers import FittedRun, fitted_run
 from bayesnde_cli.answers.grid import (
     BLOCK_LATENTS,
     Grid,

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fake_engine
-from bayesnde_cli.answers.fitted_run import join_columns
+from bayesnde_cli.answers import join_columns
 from bayesnde_cli.answers.outliers import Outliers, Wanted, run_outliers, take_rows
 from bayesnde_cli.errors import BadInput, SettingsDiffer
 from bayesnde_cli.runs.layout import RunLayout

@@ -1,6 +1,5 @@
 """`sample`: rows have the distribution of the model, the types of the file, and the same bits for the same address."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,7 +8,7 @@ import pyarrow as pa
 import pytest
 from linear_gaussian_oracle import LinearGaussianOracle, random_oracle
 
-from bayesnde_cli.answers.fitted_run import FittedRun, fitted_run
+from bayesnde_cli.answers import FittedRun, fitted_run
 from bayesnde_cli.answers.sample import BLOCK_ROWS, Sampler, sort_by_density
 from bayesnde_cli.runs.layout import RunLayout
 from bayesnde_cli.settings.stage_settings import DensitySettings
@@ -123,15 +122,3 @@ def test_the_inverse_of_the_scaling_is_where_the_rows_come_from(known: FittedRun
         column = invert_scaling(feature, x[:, position])
         again, _ = feature.map.forward(column.value, column.fraction)
         assert np.allclose(again, x[:, position], atol=1e-4)
-
-
-def test_the_run_must_be_fitted(tmp_path: Path, bayesnde: Callable, examples: Path) -> None:
-    run = tmp_path / "r"
-    assert bayesnde("sample", "5", "--run", run).code == 3
-    assert bayesnde("prepare", examples / "faithful.csv", "--run", run).code == 0
-    outcome = bayesnde("sample", "5", "--run", run)
-    assert outcome.code == 3
-    assert outcome.err == (
-        f"error: refine is missing or incomplete\n  no {run}/refine/manifest.json\n"
-        f"hint: run `bayesnde warmstart --run {run}`, then `bayesnde refine --run {run}`\n"
-    )

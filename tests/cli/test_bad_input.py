@@ -43,14 +43,6 @@ def test_there_are_more_than_forty_kinds_each_with_its_own_message() -> None:
     assert set(_messages()) == {case.name for case in CASES}
 
 
-def test_the_table_behind_the_bad_ones_is_good(
-    bayesnde: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "data.csv").write_text(good_csv())
-    assert bayesnde("prepare", "data.csv").code == 0
-
-
 def test_bad_input_does_not_harm_an_older_result(
     bayesnde: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import resource
 import subprocess
 import sys
@@ -34,6 +35,7 @@ def test_help_lists_the_commands_and_each_has_an_example(bayesnde: Callable) -> 
         page = bayesnde(name, "--help")
         assert page.code == 0
         assert f"Example:\n    bayesnde {name}" in page.out
+        assert not re.search("<[a-z]", page.out)  # no types of Python
 
 
 @pytest.mark.parametrize("name", COMMANDS)

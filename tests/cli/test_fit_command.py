@@ -35,21 +35,10 @@ def table(tmp_path: Path, engines: list, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield path
 
 
-@pytest.mark.parametrize(
-    ("assignment", "message"),
-    [
-        ("refine.epochs", "--set takes stage.key=value"),
-        ("refine.epoch=3", "--set has an unknown setting 'refine.epoch'"),
-        ("refined.epochs=3", "--set has an unknown table or key 'refined'"),
-        ("refine.epochs=three", "refine.epochs"),
-    ],
-)
-def test_an_assignment_that_cannot_be_is_refused_before_any_work(
-    bayesnde: Callable, table: Path, tmp_path: Path, assignment: str, message: str
-) -> None:
-    outcome = bayesnde("fit", table, "--run", tmp_path / "first", "--set", assignment)
+def test_a_wrong_assignment_is_refused_before_any_work(bayesnde: Callable, table: Path, tmp_path: Path) -> None:
+    outcome = bayesnde("fit", table, "--run", tmp_path / "first", "--set", "refine.epoch=3")
     assert outcome.code == 2
-    assert message in outcome.err
+    assert "--set has an unknown setting 'refine.epoch'" in outcome.err
     assert not (tmp_path / "first").exists()
 
 

@@ -1,4 +1,4 @@
-"""What is typed wrong: one message of three parts, and the way out is the right one."""
+"""Wrong command lines: one message of three parts, with the right way out."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 from bayesnde_cli.cli.main import COMMANDS
 
 NAMES = ", ".join(COMMANDS)
+EMPTY_RUN = "--run is empty\n  --run ''\nhint: name a directory; is a variable of the shell not set?"
 
 
 @pytest.mark.parametrize(
@@ -44,9 +45,11 @@ NAMES = ", ".join(COMMANDS)
             "config file none.toml does not exist\n  no such file in the working directory\n"
             "hint: check the path given with --config",
         ),
+        (["prepare", "x.csv", "--run", ""], EMPTY_RUN),  # not the working directory
+        (["status", "--run", ""], EMPTY_RUN),
     ],
 )
-def test_what_is_typed_wrong_gets_one_message_of_three_parts(
+def test_a_wrong_command_line_gets_one_message_of_three_parts(
     arguments: list[str], message: str, bayesnde: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -54,18 +57,8 @@ def test_what_is_typed_wrong_gets_one_message_of_three_parts(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("arguments", [["prepare", "x.csv"], ["status"], ["density"]])
-def test_an_empty_run_directory_is_not_the_working_directory(
-    arguments: list[str], bayesnde: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = "error: --run is empty\n  --run ''\nhint: name a directory; is a variable of the shell not set?\n"
-    assert bayesnde(*arguments, "--run", "") == (2, "", words)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("arguments", [["sample", "many"], ["status", "extra"], ["sample", "-5"], ["--verson"]])
-def test_what_the_parser_words_itself_has_three_parts_too(arguments: list[str], bayesnde: Callable) -> None:
+def test_messages_of_the_option_parser_have_three_parts_too(arguments: list[str], bayesnde: Callable) -> None:
     outcome = bayesnde(*arguments)
     what, found, hint = outcome.err.splitlines()
     assert (outcome.code, outcome.out) == (2, "")

@@ -1,4 +1,4 @@
-"""`bayesnde slurm` and what `status` says of arrays, with an sbatch and a squeue that are short scripts."""
+"""`bayesnde slurm` and arrays in `status`, with short scripts in place of sbatch and squeue."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bayesnde_cli.cluster import queue
+from bayesnde_cli import cluster
 from bayesnde_cli.runs.layout import RunLayout
 from fake_engine import SMALL, pretend_refined, pretend_warmed
 
@@ -44,17 +44,17 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
     put("squeue", "exit 0")
-    monkeypatch.setattr(queue, "PATIENCE_SECONDS", 20.0)  # this machine may be busy
+    monkeypatch.setattr(cluster, "PATIENCE_SECONDS", 20.0)  # this machine may be busy
     return put
 
 
 def _name(run: Path) -> str:
-    record = queue.read_array_record(RunLayout(run), "test")
+    record = cluster.read_array_record(RunLayout(run), "test")
     assert record is not None
     return record.job_name
 
 
-def test_the_scripts_are_named_with_the_lines_that_send_them(bayesnde: Callable, program: Callable, run: Path) -> None:
+def test_the_commands_that_submit_the_scripts_are_printed(bayesnde: Callable, program: Callable, run: Path) -> None:
     outcome = bayesnde("slurm", "--run", run, *SETTINGS, "--shards", "3")
     assert outcome == (
         0,
@@ -75,7 +75,7 @@ def test_the_scripts_are_named_with_the_lines_that_send_them(bayesnde: Callable,
     assert done == (0, f"{run}/density/test/density.parquet is up to date\n", "")
 
 
-def test_submit_sends_both(bayesnde: Callable, program: Callable, run: Path, tmp_path: Path) -> None:
+def test_submit_submits_both_jobs(bayesnde: Callable, program: Callable, run: Path, tmp_path: Path) -> None:
     program("sbatch", 'case "$*" in *array.sbatch) echo "Welcome"; echo "11;north";; *) echo "12;north";; esac')
     outcome = bayesnde("slurm", "--run", run, *SETTINGS, "--shards", "3", "--array-limit", "2", "--submit")
     assert (outcome.code, outcome.err) == (0, "")
@@ -87,7 +87,7 @@ def test_submit_sends_both(bayesnde: Callable, program: Callable, run: Path, tmp
     ]
 
 
-def test_shards_that_are_done_or_in_the_queue_are_not_sent_again(
+def test_shards_that_are_done_or_queued_are_not_submitted_again(
     bayesnde: Callable, program: Callable, run: Path, tmp_path: Path
 ) -> None:
     program("sbatch", "echo 11")
@@ -122,7 +122,7 @@ def test_without_sbatch_nothing_is_written(
     assert not (run / "density").exists()
 
 
-def test_what_sbatch_refuses_is_told_in_its_own_words(bayesnde: Callable, program: Callable, run: Path) -> None:
+def test_a_refusal_of_sbatch_is_quoted(bayesnde: Callable, program: Callable, run: Path) -> None:
     program("sbatch", 'echo "sbatch: error: invalid partition specified: gpu" >&2; exit 1')
     command = ["slurm", "--run", run, *SETTINGS, "--submit"]
     hint = "hint: change the options of `bayesnde slurm`, or the #SBATCH lines of its --setup, and submit again\n"
@@ -147,7 +147,7 @@ def test_rows_that_only_this_process_can_read_are_refused(bayesnde: Callable, ru
     assert refused == (2, "", f"error: a job cannot read {tmp_path}/pipe\n  a folder or a pipe\n{hint}")
 
 
-def test_another_division_and_other_settings_are_refused_before_anything_is_sent(
+def test_another_division_and_other_settings_are_refused_before_anything_is_submitted(
     bayesnde: Callable, program: Callable, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"ID": "1", "COUNT": "4", "MIN": "1", "MAX": "4"}.items():
@@ -173,7 +173,7 @@ def test_another_division_and_other_settings_are_refused_before_anything_is_sent
     assert "--restart" not in (run / "slurm/test/array.sbatch").read_text()  # once is enough
 
 
-def test_status_tells_what_slurm_is_at_and_the_line_that_submits_the_rest(
+def test_status_shows_the_queue_and_the_command_that_submits_the_rest(
     bayesnde: Callable, program: Callable, run: Path, tmp_path: Path
 ) -> None:
     def status() -> tuple[dict, dict, str]:
@@ -226,7 +226,7 @@ def test_status_tells_what_slurm_is_at_and_the_line_that_submits_the_rest(
         (None, "there is no squeue here"),
     ],
 )
-def test_a_scheduler_that_does_not_answer_keeps_nobody_waiting(
+def test_status_does_not_wait_for_a_scheduler_that_does_not_answer(
     squeue: str | None, problem: str, program: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if squeue is None:
@@ -235,10 +235,10 @@ def test_a_scheduler_that_does_not_answer_keeps_nobody_waiting(
         program("squeue", squeue)
     patience = 0.1 if "in time" in problem else 20.0
     started = time.monotonic()
-    assert queue.read_queue(["name"], patience=patience) == ({}, problem)
+    assert cluster.read_queue(["name"], patience=patience) == ({}, problem)
     assert squeue != "sleep 5 & wait" or time.monotonic() - started < 4.0
-    assert queue.ArrayStatus("test", (1, 2), problem=problem).is_queued is False
-    assert str(queue.ArrayStatus("test", (1, 2), problem=problem)) == f"array of density/test: missing 1-2; {problem}"
+    assert cluster.ArrayStatus("test", (1, 2), problem=problem).is_queued is False
+    assert str(cluster.ArrayStatus("test", (1, 2), problem=problem)) == f"array of density/test: missing 1-2; {problem}"
 
 
 def test_scripts_of_a_run_that_was_moved_are_not_offered(bayesnde: Callable, program: Callable, run: Path) -> None:

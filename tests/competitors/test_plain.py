@@ -11,7 +11,7 @@ from sklearn.neighbors import KernelDensity
 from bayesnde_cli.competitors import DENSITIES, DETECTORS, plain
 from bayesnde_cli.competitors.plain import by_class
 from bayesnde_cli.rows import Rows
-from bayesnde_cli.settings.resolve import read_preset
+from bayesnde_cli.settings import read_preset
 from bayesnde_cli.training.members import BANDWIDTHS
 from normal_rows import normal, with_classes
 from stopping_keeper import StoppingKeeper

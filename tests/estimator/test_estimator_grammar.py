@@ -147,7 +147,7 @@ def test_the_run_of_another_table_is_not_overwritten(rows: np.ndarray, tmp_path:
     before = doubted(model.score_samples, rows)
     with pytest.raises(ValueError, match="prepare was made with other settings or data") as refused:
         BayesNDE(tmp_path / "run", settings=SMALL).fit(rows + 1.0)
-    assert str(refused.value).endswith("\nhint: give another directory as `run`, or remove this one to make it anew")
+    assert str(refused.value).endswith("\nhint: give another directory as `run`, or remove this one to fit again")
     assert np.array_equal(doubted(model.score_samples, rows), before)
 
 

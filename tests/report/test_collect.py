@@ -25,12 +25,12 @@ from bayesnde_cli.runs.layout import RunLayout
 from bayesnde_cli.runs.manifest import Manifest
 from bayesnde_cli.runs.parquet_files import Stamp, write_table
 from bayesnde_cli.scaling.column_map import Affine
+from bayesnde_cli.settings import resolve
 from bayesnde_cli.settings.declare import StageSettings
-from bayesnde_cli.settings.resolve import resolve
 from bayesnde_cli.settings.stage_settings import DensitySettings, PrepareSettings, RefineSettings, WarmstartSettings
 from bayesnde_cli.stages import loading
 from bayesnde_cli.stages.loading import Model
-from bayesnde_cli.stages.model_figures import for_report
+from bayesnde_cli.stages.measures import model_figures
 from bayesnde_cli.tables.columns import Kind
 from bayesnde_cli.tables.schema import Feature, Schema
 from scoring_runs import other_set
@@ -105,7 +105,7 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _collect(run: Path, set_name: str) -> ReportData:
     layout, model = RunLayout(run), cast(Model, LinearModel())
-    return collect(layout, set_name, {}, for_report(model, layout, set_name))
+    return collect(layout, set_name, {}, model_figures(model, layout, set_name))
 
 
 @pytest.fixture(scope="module")

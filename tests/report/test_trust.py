@@ -43,7 +43,7 @@ def _rows(**verdicts: int) -> dict[str, Any]:
         (0.20, 0.55, 183, Level.FAIR, "The best of 2 other estimators"),
     ],
 )
-def test_outliers_that_others_find_better_are_told_of(
+def test_outliers_that_others_find_better_are_reported(
     auroc: float, rival: float, n: int, level: Level, words: str
 ) -> None:
     figures = {"n": n, "n_outliers": n // 10, "auroc": auroc, "precision_at_k": 0.1, "average_precision": 0.1}
@@ -66,7 +66,7 @@ def test_the_error_of_an_auroc_is_what_other_rows_would_change() -> None:
     assert auroc_error(0.75, 5, 60) > 1.5 * auroc_error(0.75, 20, 60)
 
 
-def test_a_good_run_is_trusted_and_told_what_it_is_good_for() -> None:
+def test_a_good_run_is_trusted_and_gets_commands_to_try() -> None:
     data = light_data()
     assert _level(data) is Level.GOOD
     assert "Yes.</strong> These densities can be trusted." in render(data)

@@ -322,7 +322,7 @@ def test_images_are_classified_block_by_block_and_a_stopped_arm_resumes(
 ) -> None:
     digits, arm, n_blocks = load_digits(), tmp_path / "run/reproduce/mnist/default-seed0", -(-N_IMAGES // 32)
     np.savez(tmp_path / "digits.npz", images=digits.images.astype(np.uint8), label=digits.target)
-    monkeypatch.setattr(arms, "find_files", lambda *_: [tmp_path / "digits.npz"])
+    monkeypatch.setattr(arms.experiments, "find_files", lambda *_: [tmp_path / "digits.npz"])
 
     def install(screen: _Screen) -> _Screen:
         monkeypatch.setattr(loading, "open_engine", lambda layout, config: Opened(FakeEngine(config), "fake", screen))
@@ -366,7 +366,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         f"{rng.poisson(5)},{rng.integers(0, 50)},{'abc'[rng.integers(0, 3)]},{rng.normal():.9f}" for _ in range(N_ROWS)
     ]
     (tmp_path / "d.csv").write_text("\n".join(["n,m,k,x", *lines]) + "\n")
-    monkeypatch.setattr(arms, "find_files", lambda *_: [tmp_path / "d.csv"])
+    monkeypatch.setattr(arms.experiments, "find_files", lambda *_: [tmp_path / "d.csv"])
     return [tmp_path / "d.csv"]
 
 

@@ -7,8 +7,8 @@ import pytest
 from bayesnde_cli.errors import BadConfig
 from bayesnde_cli.reproduce.experiments import DEFAULT, EXPERIMENTS, PAPER, Reproduced, Request, arm_settings, list_arms
 from bayesnde_cli.runs.blocks import Shard
+from bayesnde_cli.settings import read_preset
 from bayesnde_cli.settings.declare import StageSettings
-from bayesnde_cli.settings.resolve import read_preset
 from bayesnde_cli.settings.stage_settings import (
     DensitySettings,
     EvaluateSettings,

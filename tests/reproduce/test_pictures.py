@@ -21,7 +21,7 @@ from bayesnde_cli.reproduce.pictures import DensityMap, map_simulator, read_map
 from bayesnde_cli.reproduce.results_page import write_pictures
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.runs.layout import ExperimentsLayout
-from bayesnde_cli.settings.resolve import resolve
+from bayesnde_cli.settings import resolve
 from bayesnde_cli.settings.stage_settings import EvaluateSettings
 from made_results import result_of
 from png_pixels import decode_png

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from bayesnde_cli.errors import BadInput
-from bayesnde_cli.reproduce import raw_files
-from bayesnde_cli.reproduce.experiments import EXPERIMENTS
-from bayesnde_cli.reproduce.raw_files import RAW_SETS, RawSet, download, find_files
+from bayesnde_cli.reproduce import experiments
+from bayesnde_cli.reproduce.experiments import EXPERIMENTS, RAW_SETS, RawSet, download, find_files
 
 CATALOGUE = {file: digest for raw in RAW_SETS.values() for file, digest in raw.files.items()}
 FILES = ["bank/one.csv", "bank/two.csv"]
@@ -58,7 +57,7 @@ def test_an_unreadable_raw_file_is_named(archive: Path, tmp_path: Path, monkeypa
     def refuse(path: Path) -> str:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(raw_files, "sha256_file", refuse)
+    monkeypatch.setattr(experiments, "sha256_file", refuse)
     with pytest.raises(BadInput) as caught:
         find_files(tmp_path, FILES)
     expected = f"error: cannot read {tmp_path}/bank/one.csv\n  Permission denied\nhint: check its permissions"
@@ -70,7 +69,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The archive of a data set of two files, still to be written."""
     path = tmp_path / "set.zip"
     files = {"bank/one.csv": _digest(b"one"), "bank/two.csv": _digest(b"two")}
-    monkeypatch.setitem(raw_files.RAW_SETS, "bank", RawSet("a set", files, path.as_uri()))
+    monkeypatch.setitem(RAW_SETS, "bank", RawSet("a set", files, path.as_uri()))
     return path
 
 
@@ -133,7 +132,7 @@ def test_without_a_network_the_message_has_a_way_out(
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     address = "http://127.0.0.1:1/set.zip"
-    monkeypatch.setitem(raw_files.RAW_SETS, "bank", raw_files.RAW_SETS["bank"]._replace(archive=address))
+    monkeypatch.setitem(RAW_SETS, "bank", RAW_SETS["bank"]._replace(archive=address))
     arguments = ["reproduce", "bank", "--download", "--data-dir", tmp_path / "d", "--run", tmp_path / "r", "-q"]
     assert bayesnde(*arguments) == (
         2,

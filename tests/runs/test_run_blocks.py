@@ -172,14 +172,14 @@ def test_a_first_array_with_gaps_or_another_start_is_refused(tmp_path: Path) -> 
     assert not layout.shards_file("density", "test").exists()
 
 
-def test_a_task_outside_of_the_frozen_array_is_told_the_right_line(tmp_path: Path) -> None:
+def test_a_task_outside_of_the_frozen_array_gets_the_right_command(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path)
     auto(layout, 0, list(range(8)))
     with pytest.raises(BadUsage) as caught:
         auto(layout, 8, [8])
     assert str(caught.value) == (
         "error: density/test is divided into 8 shards\n"
-        "  array task 8 is none of them\n"
+        "  array task 8 is outside of them\n"
         f"hint: submit with `--array=0-7`; to divide it again, delete {tmp_path}/density/test/shards.json"
     )
 

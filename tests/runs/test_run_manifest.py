@@ -181,7 +181,7 @@ def test_a_stage_whose_input_was_made_again_is_stale(layout: RunLayout) -> None:
     found = Manifest.read(layout.manifest_file("density", "test"))
     assert stale_inputs(layout, found) == ["prepare/out.bin is not the one that warmstart read"]
     shutil.rmtree(layout.stage_dir("warmstart"))
-    assert stale_inputs(layout, found) == ["warmstart is gone"]
+    assert stale_inputs(layout, found) == ["warmstart is missing"]
 
 
 def test_files_that_are_read_are_checked_against_their_hashes(layout: RunLayout) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bayesnde_cli.errors import BadConfig
-from bayesnde_cli.settings.resolve import preset_names, read_preset, resolve
+from bayesnde_cli.settings import preset_names, read_preset, resolve
 from bayesnde_cli.settings.stage_settings import (
     STAGE_SETTINGS,
     DensitySettings,
@@ -89,10 +89,6 @@ def test_the_presets_of_the_real_data_sets_hold_the_paper_s_weights(name: str, t
     ("text", "message"),
     [
         (
-            "[prepare]\nscal = 'none'\n",
-            "error: FILE has an unknown setting 'prepare.scal'\n  known: KNOWN\nhint: did you mean 'scale'?",
-        ),
-        (
             "[prepair]\nscale = 'none'\n",
             "error: FILE has an unknown table or key 'prepair'\n  tables: TABLES\nhint: did you mean 'prepare'?",
         ),
@@ -119,25 +115,14 @@ def test_a_wrong_file_is_refused_with_the_nearest_match(tmp_path: Path, text: st
     file.write_text(text)
     with pytest.raises(BadConfig) as caught:
         _resolve(config_file=file)
-    known = ", ".join(PrepareSettings().as_dict())
     tables = ", ".join(f"[{name}]" for name in STAGE_SETTINGS)
-    assert str(caught.value) == message.replace("FILE", str(file)).replace("KNOWN", known).replace("TABLES", tables)
+    assert str(caught.value) == message.replace("FILE", str(file)).replace("TABLES", tables)
     assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (
-            {"scale": "marginl"},
-            "error: --scale cannot be 'marginl'\n  choices: auto, marginal, standard, minmax, logit, none\n"
-            "hint: did you mean 'marginal'?",
-        ),
-        (
-            {"split": "0.8,0.1"},
-            "error: prepare.split must be three positive shares that sum to 1\n  found: 0.8, 0.1 (sum 0.9)\n"
-            "hint: for instance --split 0.81,0.09,0.10",
-        ),
         (
             {"seed": "-1"},
             "error: --seed is too small\n  found: -1, smallest: 0\n"
@@ -177,13 +162,6 @@ def test_an_empty_word_takes_back_what_a_preset_says() -> None:
     assert _resolve({"condition": ""}, preset="paper-vehicle").condition is None
     assert _resolve({"features": [""]}, preset="paper-parktele").features == ("",)
     assert _resolve(environ={"BAYESNDE_PREPARE_FEATURES": ""}, preset="paper-parktele").features == ()
-
-
-def test_an_unknown_preset_and_a_missing_file_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadConfig, match="did you mean 'paper-bank'"):
-        _resolve(preset="paper-bnk")
-    with pytest.raises(BadConfig, match="does not exist"):
-        _resolve(config_file=tmp_path / "none.toml")
 
 
 @pytest.mark.parametrize(

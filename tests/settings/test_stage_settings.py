@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from bayesnde_cli.errors import BadConfig
 from bayesnde_cli.runs.layout import STAGES
+from bayesnde_cli.settings import resolve
 from bayesnde_cli.settings.declare import GROUPS, StageSettings, field_help, field_kind
-from bayesnde_cli.settings.resolve import resolve
 from bayesnde_cli.settings.stage_settings import (
     IMAGES,
     LEARNING_RATES,

@@ -31,10 +31,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def cluster(run: Path, bayesnde: Callable, engines: list, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    from bayesnde_cli.cluster import queue
+    from bayesnde_cli import cluster
 
     monkeypatch.chdir(run.parent)  # where setups start
-    monkeypatch.setattr(queue, "PATIENCE_SECONDS", 20.0)  # this machine may be busy
+    monkeypatch.setattr(cluster, "PATIENCE_SECONDS", 20.0)  # this machine may be busy
     made = Cluster(run, bayesnde)
     yield made
     made.cancel()

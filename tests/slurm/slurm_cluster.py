@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import fake_engine
-from bayesnde_cli.cluster.queue import read_array_record
+from bayesnde_cli.cluster import read_array_record
 from bayesnde_cli.runs.layout import RunLayout
 
 SETTINGS = [
@@ -31,7 +31,7 @@ def asked(*command: object) -> str:
 def wait_until(is_so: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not is_so():
-        assert time.monotonic() < deadline, f"waited in vain for {what}\n{asked('squeue', '-r')}"
+        assert time.monotonic() < deadline, f"timed out waiting for {what}\n{asked('squeue', '-r')}"
         time.sleep(0.1)
 
 

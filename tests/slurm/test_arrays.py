@@ -37,7 +37,7 @@ def test_a_script_of_the_users_own_may_count_from_zero(run: Path, cluster: Clust
     assert json.loads((run / "density/test/shards.json").read_text())["count"] == 2
 
 
-def test_shards_that_failed_are_submitted_again_by_the_line_that_status_prints(
+def test_shards_that_failed_are_submitted_again_by_the_command_that_status_prints(
     cluster: Cluster, reference: bytes
 ) -> None:
     is_first_try = '[[ ${SLURM_ARRAY_TASK_ID-} =~ ^[37]$ ]] && mkdir "failed-$SLURM_ARRAY_TASK_ID" 2> /dev/null'

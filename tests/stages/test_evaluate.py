@@ -25,7 +25,7 @@ from bayesnde_cli.rows import Rows
 from bayesnde_cli.runs.files import write_arrays
 from bayesnde_cli.runs.layout import RunLayout
 from bayesnde_cli.settings.stage_settings import EvaluateSettings
-from bayesnde_cli.stages import evaluate, loading, model_figures
+from bayesnde_cli.stages import evaluate, loading, measures
 from bayesnde_cli.stages.evaluate import format_classes
 from bayesnde_cli.stages.measures import TYPICAL
 from bayesnde_cli.tables.model_rows import read_schema
@@ -80,7 +80,7 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """No report, which takes longer than everything else here."""
     monkeypatch.setattr(evaluate, "report_page", lambda *_: b"page")
-    monkeypatch.setattr(model_figures, "for_report", lambda *_: None)
+    monkeypatch.setattr(measures, "model_figures", lambda *_: None)
 
 
 def _metrics(run: Path, set_name: str = "test") -> dict:
@@ -326,7 +326,7 @@ def test_real_networks_find_their_own_rows_typical_and_shifted_ones_not(tmp_path
     x, again, other = (model.simulate(300, y, seed) for seed in (12345, 12345, 12346))
     assert (x.shape, x.dtype, np.array_equal(x, again), np.array_equal(x, other)) == ((300, 3), np.float32, True, False)
     own, repeated, shifted = (
-        model_figures.typicality(model, Rows(cells, y=y), 300, 0) for cells in (x, x, x + np.float32(2.0))
+        measures.typicality(model, Rows(cells, y=y), 300, 0) for cells in (x, x, x + np.float32(2.0))
     )
     assert own["verdict"] == TYPICAL
     assert own == repeated

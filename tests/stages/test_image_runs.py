@@ -1,4 +1,4 @@
-"""What comes after `prepare` on a run of images: all that looks at single columns, or at rows as they were."""
+"""Images in the stages after `prepare`, in the report and in the answers."""
 
 import hashlib
 import json
@@ -24,8 +24,7 @@ from bayesnde_cli.report.page import render
 from bayesnde_cli.report.sheets import ImageSheets, SheetRow, collect_images
 from bayesnde_cli.runs.layout import RunLayout
 from bayesnde_cli.scaling.column_map import Affine, Logit, Noise
-from bayesnde_cli.stages.measures import bits_figures
-from bayesnde_cli.stages.model_figures import for_report, scale_edges
+from bayesnde_cli.stages.measures import bits_figures, model_figures, scale_edges
 from bayesnde_cli.tables.columns import ImageShape, Kind
 from bayesnde_cli.tables.model_rows import read_split
 from bayesnde_cli.tables.schema import Feature
@@ -106,18 +105,6 @@ def test_prepared_and_new_images_have_the_same_density(
     tested = pq.read_table(tmp_path / "t.parquet").to_pylist()
     assert len(tested) == 30
     assert [row["log_density"] for row in tested] == [found[row["row_id"]] for row in tested]
-
-
-def test_images_of_another_size_are_not_scored(bayesnde: Callable, engines: list, run: Path, tmp_path: Path) -> None:
-    np.savez(tmp_path / "b.npz", images=np.zeros((9, 2, 3), np.uint8), k=np.zeros(9, int))
-    outcome = bayesnde("density", tmp_path / "b.npz", "--run", run, *SMALL)
-    assert outcome.code == 2
-    assert outcome.err.endswith(
-        "error: the images are not of the model's size\n"
-        "  images of 2 x 3\n"
-        "  the model's: 2 x 2\n"
-        "hint: bring the images to the model's size, or prepare a run of their own\n"
-    )
 
 
 def test_a_sample_is_of_bytes_and_can_be_scored_as_new_images(
@@ -231,7 +218,7 @@ def test_a_uniform_density_of_bytes_has_eight_bits_per_dimension() -> None:
 
 
 def _sheets(layout: RunLayout, set_name: str, model: Any) -> ImageSheets:
-    generated = for_report(model, layout, set_name).images
+    generated = model_figures(model, layout, set_name).images
     assert generated is not None
     return collect_images(layout, set_name, read_split(layout, "train").x, generated)
 

@@ -1,4 +1,4 @@
-"""Measures of log-densities against values worked out by hand, by SciPy or by scikit-learn; and `--require`."""
+"""Measures of log-densities against values worked out by hand, by SciPy or by scikit-learn."""
 
 from itertools import combinations, permutations
 
@@ -6,19 +6,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bayesnde_cli.errors import BadUsage, RequirementNotMet
-from bayesnde_cli.stages import measures
 from bayesnde_cli.stages.measures import (
     TYPICAL,
-    Requirement,
     accuracy_figures,
     baseline_figures,
-    check_requirements,
     gain_figures,
     log_density_figures,
     outlier_figures,
     outlier_score,
-    parse_requirement,
     precision_at_k,
     truth_figures,
     typicality_figures,
@@ -170,77 +165,3 @@ def test_rows_below_all_of_the_model_are_counted_with_their_exact_probability() 
     assert found["ks_p_value"] > 0.01
     assert found["n_below_all"] == 6
     assert found["verdict"].startswith("too many rows are less likely than any of the model's own rows")
-
-
-# Requirements
-
-METRICS = {
-    "mean_log_density": -4.2,
-    "truth": {"spearman": 0.95, "rmse": None},
-    "outliers": None,
-    "classes": {"a>b": {"n": 3}},
-    "is_new": True,
-    "rows": {"set": "test"},
-}
-
-
-def _check(*texts: str) -> None:
-    check_requirements([parse_requirement(text) for text in texts], METRICS)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("truth.spearman>=0.97", ("truth.spearman", ">=", 0.97)),
-        (" mean_log_density > -4.1 ", ("mean_log_density", ">", -4.1)),
-        ("rows.n==5e2", ("rows.n", "==", 500.0)),
-        ("classes.a>b.n<7", ("classes.a>b.n", "<", 7.0)),
-        ("a<=-inf", ("a", "<=", float("-inf"))),
-    ],
-)
-def test_the_forms_of_a_requirement(text: str, expected: tuple) -> None:
-    assert parse_requirement(text) == Requirement(*expected)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "spearman", ">=3", "spearman>=", "a>=b", "a=3", "a>=nan", "a=>3", "a!=3", "a=<3", "a ~> 3", "a<>3"]
-)
-def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(BadUsage, match="is not of the form NAME OP VALUE"):
-        parse_requirement(text)
-
-
-def test_requirements_are_met_or_missed_and_the_message_says_by_how_much() -> None:
-    _check()
-    _check("truth.spearman>=0.95", "truth.spearman<=0.95", "truth.spearman==0.95", "classes.a>b.n>=3")
-    _check("mean_log_density>-5", "mean_log_density<0")
-    for text in ("truth.spearman>0.95", "truth.spearman<0.95", "mean_log_density>=-4.1999"):
-        with pytest.raises(RequirementNotMet, match="error: the requirement is not met"):
-            _check(text)
-    with pytest.raises(RequirementNotMet) as caught:
-        _check("mean_log_density>=-4.1", "truth.spearman>=0.9", "truth.rmse<=1", "outliers.auroc>=0.9")
-    assert str(caught.value) == (
-        "error: 3 of 4 requirements are not met\n"
-        "  mean_log_density is -4.2, wanted >= -4.1: missed by 0.1\n"
-        "  truth.rmse has no value here, wanted <= 1\n"
-        "  outliers.auroc has no value here, wanted >= 0.9\n"
-        "hint: see all figures with --json"
-    )
-    assert caught.value.exit_code == 5
-
-
-def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(BadUsage) as caught:
-        _check("mean_log_density<=0", "truth.spearmann>=0.9")
-    assert str(caught.value) == (
-        "error: --require: there is no figure 'truth.spearmann'\n"
-        "  figures: mean_log_density, truth.spearman, truth.rmse, classes.a>b.n, outliers.n, outliers.n_outliers, "
-        "outliers.precision_at_k, outliers.auroc, outliers.average_precision\n"
-        "hint: did you mean 'truth.spearman'?"
-    )
-    # In a section that these rows lack as well, whose names are those of its figures.
-    with pytest.raises(BadUsage, match=r"there is no figure 'outliers\.aurock'\n(.|\n)*did you mean 'outliers\.auroc'"):
-        _check("outliers.aurock>=0.5")
-    nothing = np.empty(0)
-    assert list(measures._SECTIONS["truth"]) == list(truth_figures(nothing, nothing))
-    assert list(measures._SECTIONS["outliers"]) == list(outlier_figures(nothing, nothing.astype(bool)))

@@ -6,8 +6,7 @@ import pytest
 from bayesnde_cli.inference.class_screen import FirstFigures
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.settings.stage_settings import DensitySettings
-from bayesnde_cli.stages.loading import Opened
-from bayesnde_cli.stages.score_classes import ByClass, Effort, log_densities_by_class, score_classes
+from bayesnde_cli.stages.loading import ByClass, Effort, Opened, log_densities_by_class, score_classes
 from fake_engine import FakeEngine
 
 EVERY = np.full((6, 3), True)

@@ -130,7 +130,7 @@ def test_the_order_of_columns_is_free_and_others_are_ignored(run: Path, schema: 
         (
             {"count": 2.5},
             "error: column 'count' has a number off the lattice in row 5\n  cell: 2.5\n"
-            "  the model knows whole numbers only\nhint: correct or remove the row",
+            "  the model was fitted to whole numbers\nhint: correct or remove the row",
         ),
         (
             {"class": "3"},
@@ -223,7 +223,7 @@ def test_other_images_than_the_model_s_are_refused(image_schema: Schema, tmp_pat
     pq.write_table(_pixel_table(values), tmp_path / "b.parquet")
     assert _refusal(tmp_path / "b.parquet", image_schema) == (
         "error: column 'px_2_1' has a number out of range in row 5\n  cell: 256.0\n"
-        "  --scale logit knows 0 to 255 only\nhint: correct or remove the row"
+        "  --scale logit takes 0 to 255 only\nhint: correct or remove the row"
     )
 
 

@@ -1,4 +1,4 @@
-"""Inputs are recognised by content, refused by name where they are not tables, and put one below the other."""
+"""Inputs are recognised by content, refused by name where they are not tables, and concatenated."""
 
 import ast
 import gzip
@@ -104,7 +104,7 @@ def test_readers_of_other_formats_are_imported_only_when_such_a_file_is_read(mod
         node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.Import | ast.ImportFrom)
     ]
     names = {word for node in imports for word in ast.unparse(node).replace(",", " ").replace(".", " ").split()}
-    assert names & {"arff_files", "binary_files", "image_files", "scipy", "PIL", "parquet"} == set()
+    assert names & {"arff_files", "binary_files", "scipy", "PIL", "parquet"} == set()
 
 
 def test_an_input_larger_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def test_blanks_before_quotes_are_dropped_and_those_inside_are_kept() -> None:
         (["age\n1\n2\n", "age\n3\nx\n5\n"], "error: column 'age' holds text in row 2 of b.csv\n  cell: 'x'\n"),
         (["age\n" + "1\n" * 70_000 + "x\n"], "error: column 'age' holds text in row 70001 of a.csv\n  cell: 'x'\n"),
         (["a,b\n1,1\n\n \n2,2\n3\n"], "error: row 3 of a.csv has 1 cell instead of 2\n  row: '3'\n"),
-        (['a,"b\n1,2\n'], "error: the header of a.csv has no end\n  row: 'a,\"b\\n1,2'\nhint: close the quote,"),
+        (['a,"b\n1,2\n'], "error: the header of a.csv does not end\n  row: 'a,\"b\\n1,2'\nhint: close the quote,"),
         (["1" * 500_000], "error: a.csv holds no table\n  text: '1111"),
         (["1," * 150_000], "error: a.csv has too many columns\n  150,001 columns, the limit is 100,000\n"),
     ],
@@ -265,7 +265,7 @@ def test_rows_of_later_blocks_are_numbered_and_a_quote_left_open_ends_the_readin
     assert text_refusal(f"{rows}x,2\n").startswith("error: column 'a' holds text in row 901 of a.csv\n")
     assert text_refusal(f"{rows}1\n").startswith("error: row 901 of a.csv has 1 cell instead of 2\n")
     assert text_refusal(f'{rows}1,"x\n' + "2,3\n" * 5000).startswith(
-        "error: row 901 of a.csv has no end\n  row: '1,\"x\\n2,3\\n"
+        "error: row 901 of a.csv does not end\n  row: '1,\"x\\n2,3\\n"
     )
     long = "x" * 3000
     assert read(opened_text(f'a,b\n1,"{long}\n"\n2,y\n')) == {"a": [1, 2], "b": [long, "y"]}

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bayesnde_cli.answers.fitted_run import FittedRun, join_columns
+from bayesnde_cli.answers import FittedRun, join_columns
 from bayesnde_cli.errors import BadUsage, one_line
 from bayesnde_cli.formatting import Report, counted
 from bayesnde_cli.rng import derive_seed
@@ -26,8 +26,7 @@ from bayesnde_cli.rows import Rows
 from bayesnde_cli.runs.layout import TEST_SET
 from bayesnde_cli.runs.parquet_files import Stamp
 from bayesnde_cli.stages import scoring_job
-from bayesnde_cli.stages.loading import Opened
-from bayesnde_cli.stages.score_classes import Effort, rows_at_once, score_classes
+from bayesnde_cli.stages.loading import Effort, Opened, rows_at_once, score_classes
 from bayesnde_cli.stages.scoring_job import Job, SetRows
 from bayesnde_cli.tables.columns import listed
 from bayesnde_cli.tables.schema import Schema

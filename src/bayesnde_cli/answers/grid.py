@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from scipy.special import ndtr
 
-from bayesnde_cli.answers.fitted_run import FittedRun
+from bayesnde_cli.answers import FittedRun
 from bayesnde_cli.errors import BadUsage, nearest_hint, one_line
 from bayesnde_cli.formatting import Report
 from bayesnde_cli.inference.two_columns import PairSums, cell_probability, point_density

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bayesnde_cli.answers.fitted_run import join_columns
+from bayesnde_cli.answers import join_columns
 from bayesnde_cli.errors import BadInput
 from bayesnde_cli.formatting import Report, counted
 from bayesnde_cli.runs.layout import TEST_SET, RunLayout

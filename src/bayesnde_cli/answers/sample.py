@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from bayesnde_cli.answers.fitted_run import FittedRun
+from bayesnde_cli.answers import FittedRun
 from bayesnde_cli.errors import BadUsage
 from bayesnde_cli.formatting import counted, format_nats
 from bayesnde_cli.report.sheets import Picture, SheetRow, in_rows, to_rgb, white_level

@@ -5,16 +5,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesnde_cli.cli.console import cut
+from bayesnde_cli.cli.console import WIDEST_CELL, output_format, with_progress, write_rows
 from bayesnde_cli.cli.options import COMMON_SETTINGS, DATA, FORMAT, OUT, Call, argument, flag, option, with_options
-from bayesnde_cli.cli.table_output import output_format, with_progress, write_rows
-from bayesnde_cli.errors import BadUsage, bad_choice
+from bayesnde_cli.errors import BadUsage, bad_choice, one_line
 from bayesnde_cli.settings.stage_settings import DensitySettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from bayesnde_cli.answers.fitted_run import FittedRun
+    from bayesnde_cli.answers import FittedRun
 
 _ANSWER_OPTIONS = ("assignments", "run", "json", "quiet", "verbose")
 _PICTURES = (".png", ".svg")
@@ -54,7 +53,7 @@ def sample(
       bayesnde sample 200 --order density --format jsonl
       bayesnde sample 10 --condition all --order density --out sheet.png
     """
-    from bayesnde_cli.answers.fitted_run import fitted_run
+    from bayesnde_cli.answers import fitted_run
     from bayesnde_cli.answers.sample import BLOCK_ROWS, Sampler, check_sheet, sort_by_density
     from bayesnde_cli.stages import loading
 
@@ -138,7 +137,10 @@ def outliers(
 def _show_rows(call: Call, table: "pa.Table") -> None:
     """Print the rows; a terminal gets as many columns as fit, and the others are counted."""
     columns = [
-        [cut(name), *(cut(_format_cell(name, cell)) for cell in table.column(name).to_pylist())]
+        [
+            one_line(name, WIDEST_CELL),
+            *(one_line(_format_cell(name, cell), WIDEST_CELL) for cell in table.column(name).to_pylist()),
+        ]
         for name in table.column_names
     ]
     n_shown = len(columns)
@@ -188,9 +190,9 @@ def classify(
       bayesnde classify new.csv --prior uniform | head
       bayesnde classify new.csv --prior bus=0.7,opel=0.1,saab=0.1,van=0.1 --out classes.parquet
     """
+    from bayesnde_cli.answers import fitted_run
     from bayesnde_cli.answers.classify import Classified, Classifier, class_prior, rows_to_classify
-    from bayesnde_cli.answers.fitted_run import fitted_run
-    from bayesnde_cli.stages.score_classes import Effort
+    from bayesnde_cli.stages.loading import Effort
     from bayesnde_cli.stages.scoring_job import make_job
 
     chosen = output_format(out, format, is_json=call.json)
@@ -244,7 +246,7 @@ def grid(
       bayesnde grid a b --range 0,10,-1,1 --points 200 --out grid.parquet
       bayesnde grid a b --condition bus --at c=3 --picture map.png
     """
-    from bayesnde_cli.answers.fitted_run import fitted_run
+    from bayesnde_cli.answers import fitted_run
     from bayesnde_cli.answers.grid import BLOCK_LATENTS, Question, grid_axes, held_columns, run_grid
     from bayesnde_cli.runs.files import write_bytes
     from bayesnde_cli.stages import loading

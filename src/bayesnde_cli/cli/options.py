@@ -25,7 +25,7 @@ import typer.core
 from bayesnde_cli.cli.console import Console
 from bayesnde_cli.errors import BadUsage
 from bayesnde_cli.runs.layout import DEFAULT_ROOT, RunLayout
-from bayesnde_cli.settings import preset_names
+from bayesnde_cli.settings import preset_names, resolve
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -63,7 +63,7 @@ def argument(metavar: str, help: str, default: Any = ..., min: int | None = None
 
 
 # Options and arguments of several commands.
-DATA = argument("[DATA]...", "Files with the columns of the model; - is stdin. [default: the test rows]", None)
+DATA = argument("DATA", "Files with the columns of the model; - is stdin. [default: the test rows]", None)
 TABLE = argument("DATA", "CSV, TSV, Parquet, NPY, NPZ, MAT, ARFF or IDX files, or folders of images; - is stdin.")
 SHARD = option("I/N|auto", "Compute only the blocks of this shard; auto takes it from the SLURM array task.")
 OUT = option("FILE|-", "File for the rows; - is stdout.", "--out", "-o", default=Path("-"))
@@ -133,8 +133,6 @@ class Call:
 
     def resolve(self, settings: "type[SettingsT]", flags: Mapping[str, Any] | None = None) -> "SettingsT":
         """The settings of a stage, from the flags of this command and all other sources."""
-        from bayesnde_cli.settings.resolve import resolve
-
         return resolve(
             settings,
             flags=flags,
@@ -207,9 +205,12 @@ class GroupedCommand(typer.core.TyperCommand):
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is not None:
-                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
-                sections.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(record)
+            if record is None:
+                continue
+            if parameter.param_type_name == "argument":  # by its name alone: typer adds its Python type
+                sections["Arguments"].append((parameter.metavar or "", record[1]))
+            else:
+                sections.setdefault(getattr(parameter, "rich_help_panel", None) or "Options", []).append(record)
         for heading, records in sections.items():
             if records:
                 with formatter.section(heading):

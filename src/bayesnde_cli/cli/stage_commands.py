@@ -1,19 +1,33 @@
 """Commands that run stages: `fit`, `prepare`, `warmstart`, `refine`, `posterior`, `density`, `slurm`, `evaluate`."""
 
+import contextlib
 import functools
 import itertools
+import math
+import operator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bayesnde_cli.cli.options import DATA, FORMAT, SHARD, TABLE, Call, argument, flag, option, with_options
-from bayesnde_cli.errors import BadUsage, bad_choice
+from bayesnde_cli.errors import BadUsage, RequirementNotMet, bad_choice, escaped, nearest_hint
 from bayesnde_cli.settings import stage_settings
 
 if TYPE_CHECKING:
     from bayesnde_cli.stages.score import DensityResult
 
 _STAGE_OPTIONS = ("run", "restart", "json", "quiet", "verbose")
+# Signs of --require.
+_SIGNS = {">=": operator.ge, "<=": operator.le, "==": operator.eq, ">": operator.gt, "<": operator.lt}
+# The last sign counts: a class may be called a>b. A name that ends in another sign, as in a=>3, is a mistake.
+_REQUIREMENT = re.compile(r"\s*(?P<name>.*?[^=!<>~\s])\s*(?P<sign>>=|<=|==|>|<)\s*(?P<value>[^<>=]+?)\s*", re.DOTALL)
+# The names in sections that a set of rows may lack; other names depend on the run.
+_SECTIONS = {
+    "truth": ("n", "spearman", "pearson", "rmse", "mean_difference"),
+    "outliers": ("n", "n_outliers", "precision_at_k", "auroc", "average_precision"),
+}
 
 
 @with_options("assignments", *_STAGE_OPTIONS, config=stage_settings.PrepareSettings)
@@ -176,7 +190,7 @@ def density(
       bayesnde density new.csv --out scored.csv --columns row_id,log_density,mc_se
       bayesnde density --shard 3/8
     """
-    from bayesnde_cli.cli.table_output import output_format
+    from bayesnde_cli.cli.console import output_format
     from bayesnde_cli.stages.score import DensityResult, run_density
 
     if columns and out is None:
@@ -192,7 +206,7 @@ def density(
 
 
 def _write_densities(call: Call, scored: "DensityResult", out: Path, format: str) -> None:
-    from bayesnde_cli.cli.table_output import write_rows
+    from bayesnde_cli.cli.console import write_rows
     from bayesnde_cli.runs.parquet_files import iter_batches
     from bayesnde_cli.stages.score import DENSITY_SCHEMA
 
@@ -209,9 +223,7 @@ def slurm(
     call: Call,
     config: stage_settings.DensitySettings,
     request: stage_settings.SlurmRequest,
-    data: list[Path] | None = argument(
-        "[DATA]...", "Files with the columns of the model. [default: the test rows]", None
-    ),
+    data: list[Path] | None = argument("DATA", "Files with the columns of the model. [default: the test rows]", None),
     submit: bool = flag("Submit both jobs to SLURM.", "--submit"),
 ) -> None:
     """Score rows on a SLURM cluster: write, and optionally submit, an array job and its gather job.
@@ -226,23 +238,23 @@ def slurm(
       bayesnde slurm --gpus-per-task 1 --setup cluster.sh --submit
       bayesnde slurm --set density.draws=400
     """
-    from bayesnde_cli.cluster import scripts
+    from bayesnde_cli import cluster
     from bayesnde_cli.stages.score import create_plan
     from bayesnde_cli.stages.scoring_job import make_job
 
     if submit:
-        scripts.require_sbatch()
+        cluster.require_sbatch()
     asked = call.asked(data)
-    scripts.require_files(asked.data)
+    cluster.require_files(asked.data)
     job = make_job(call.layout, asked, config)
-    with scripts.hints_of_slurm():
+    with cluster.hints_of_slurm():
         plan = create_plan(job, call.console, is_restart=asked.is_restart)
     if plan is None:
-        call.finish(scripts.NothingToDo(job.set_name, f"{call.layout.density_file(job.set_name)} is up to date"))
+        call.finish(cluster.NothingToDo(job.set_name, f"{call.layout.density_file(job.set_name)} is up to date"))
         return
-    written = scripts.write_jobs(call.layout, plan, config, request, asked.data, call.console)
-    if submit and isinstance(written, scripts.ArrayWritten):
-        written = scripts.submit_jobs(written)
+    written = cluster.write_jobs(call.layout, plan, config, request, asked.data, call.console)
+    if submit and isinstance(written, cluster.ArrayWritten):
+        written = cluster.submit_jobs(written)
     call.finish(written)
 
 
@@ -268,10 +280,76 @@ def evaluate(
     """
     from bayesnde_cli.stages import loading
     from bayesnde_cli.stages.evaluate import run_evaluate
-    from bayesnde_cli.stages.measures import check_requirements, parse_requirement
 
     requirements = [parse_requirement(text) for text in require or ()]
     models = functools.partial(loading.open_model, is_verbose=call.is_verbose)
     outcome = run_evaluate(call.layout, call.asked(data), config, call.console, models=models, factory=call.open_engine)
     call.finish(outcome)
     check_requirements(requirements, outcome.metrics)
+
+
+# Requirements: limits for values in metrics.json, as in `truth.spearman>=0.97`
+
+
+class Requirement(NamedTuple):
+    """A limit for the value of this name."""
+
+    name: str
+    sign: str
+    value: float
+
+    def miss(self, found: float | None) -> str | None:
+        """What is wrong with a value, in one line; None if nothing is."""
+        if found is None:
+            return f"{self.name} has no value here, wanted {self.sign} {self.value:g}"
+        if _SIGNS[self.sign](found, self.value):
+            return None
+        gap = abs(found - self.value)
+        return f"{self.name} is {found:.6g}, wanted {self.sign} {self.value:g}: missed by {gap:.3g}"
+
+
+def parse_requirement(text: str) -> Requirement:
+    """The requirement in the user's text."""
+    match = _REQUIREMENT.fullmatch(text)
+    with contextlib.suppress(ValueError):
+        if match and not math.isnan(value := float(match["value"])):
+            return Requirement(match["name"], match["sign"], value)
+    raise BadUsage(
+        f"--require {escaped(text)} is not of the form NAME OP VALUE",
+        found=f"OP is one of {' '.join(_SIGNS)}, VALUE a number",
+        hint="for instance --require 'mean_log_density>=-4.1'",
+    )
+
+
+def check_requirements(requirements: Sequence[Requirement], metrics: Mapping[str, Any]) -> None:
+    """Nothing, if all are met; `BadUsage` for an unknown name, else `RequirementNotMet`."""
+    figures = dict(_flatten(metrics))
+    for section in _SECTIONS.keys() & figures.keys():  # None, and not a mapping
+        del figures[section]
+        figures |= {f"{section}.{name}": None for name in _SECTIONS[section]}
+    for name, *_ in requirements:
+        parts = name.split(".")
+        is_section_missing = any(figures.get(".".join(parts[:n]), 0.0) is None for n in range(1, len(parts)))
+        if name not in figures and not is_section_missing:
+            raise BadUsage(
+                f"--require: there is no figure '{escaped(name)}'",
+                found=f"figures: {', '.join(figures)}",
+                hint=nearest_hint(name, list(figures), "use one of the figures above"),
+            )
+    missed = [line for item in requirements if (line := item.miss(figures.get(item.name)))]
+    if missed:
+        what = f"{len(missed)} of {len(requirements)} requirements {'is' if len(missed) == 1 else 'are'} not met"
+        raise RequirementNotMet(
+            what if len(requirements) > 1 else "the requirement is not met",
+            found=missed,
+            hint="see all figures with --json",
+        )
+
+
+def _flatten(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float | None]]:
+    """The dotted name of every number, and of every missing one (None)."""
+    for key, value in metrics.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        elif value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+            yield f"{prefix}{key}", value

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from bayesnde_cli.cli.console import output_format, with_progress, write_rows
 from bayesnde_cli.cli.options import FORMAT, OUT, Call, argument, flag, option, with_options
-from bayesnde_cli.cli.table_output import output_format, with_progress, write_rows
 from bayesnde_cli.errors import BadUsage
 from bayesnde_cli.tables.simulator_catalogue import SIMULATORS, make_simulator, simulate_rows
 

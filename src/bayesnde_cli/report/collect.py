@@ -22,7 +22,7 @@ from bayesnde_cli.rows import Rows
 from bayesnde_cli.runs.layout import DEFAULT_ROOT, TEST_SET, RunLayout
 from bayesnde_cli.runs.manifest import Manifest
 from bayesnde_cli.runs.parquet_files import read_table
-from bayesnde_cli.settings.resolve import read_preset
+from bayesnde_cli.settings import read_preset
 from bayesnde_cli.settings.stage_settings import STAGE_SETTINGS
 from bayesnde_cli.tables.columns import Kind
 from bayesnde_cli.tables.model_rows import format_cells, invert_scaling, read_schema, read_split

@@ -6,16 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bayesnde_cli.errors import escaped
-from bayesnde_cli.formatting import (
-    NO_BREAK,
-    counted,
-    duration,
-    format_nats,
-    format_number,
-    format_share,
-    format_with_error,
-)
+from bayesnde_cli import formatting
+from bayesnde_cli.errors import escaped, one_line
 from bayesnde_cli.inference import bridge
 from bayesnde_cli.report import plots
 from bayesnde_cli.report.collect import ModelFigures, ReportData, ScoredRows, collect
@@ -114,15 +106,15 @@ def open_templates() -> "Environment":
     environment.filters |= {
         "baseline": lambda name: _BASELINE_NAMES.get(name, name.replace("_", " ")),
         "count": "{:,}".format,
-        "counted": counted,
-        "duration": duration,
+        "counted": formatting.counted,
+        "duration": formatting.duration,
         "listed": listed,
-        "nats": format_nats,
-        "number": format_number,
+        "nats": formatting.format_nats,
+        "number": formatting.format_number,
         "setting": _format_setting,
-        "share": format_share,
-        "shorten": plots.shorten,
-        "with_error": format_with_error,
+        "share": formatting.format_share,
+        "shorten": one_line,
+        "with_error": formatting.format_with_error,
     }
     return environment
 
@@ -130,7 +122,7 @@ def open_templates() -> "Environment":
 def _spell_out(value: Any) -> Any:
     """Text with its control characters spelled out, which XML cannot hold; markup as it is."""
     is_text = isinstance(value, str) and not hasattr(value, "__html__")
-    return escaped(value, keep="\n" + NO_BREAK) if is_text else value
+    return escaped(value, keep="\n" + formatting.NO_BREAK) if is_text else value
 
 
 def _format_setting(value: Any) -> str:
@@ -169,7 +161,9 @@ def _describe_choice(chosen: Mapping[str, Any] | None) -> str:
     words = ["by class"] if by_class else []
     for name, value in chosen.items():
         if not name.startswith("n_") and not isinstance(value, Mapping):
-            words.append(f"{name.replace('_', ' ')} {format_number(value, 3) if isinstance(value, float) else value}")
+            words.append(
+                f"{name.replace('_', ' ')} {formatting.format_number(value, 3) if isinstance(value, float) else value}"
+            )
     n_fit, n_train = (
         sum(part.get(name, 0) for part in by_class or [chosen]) for name in ("n_fit_rows", "n_train_rows")
     )

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from bayesnde_cli.errors import escaped
+from bayesnde_cli.errors import escaped, one_line
 
 if TYPE_CHECKING:  # matplotlib takes a second to import
     from matplotlib.axes import Axes
@@ -166,12 +166,6 @@ def thin(n_rows: int, n_kept: int) -> np.ndarray:
     return np.linspace(0, n_rows - 1, min(n_rows, n_kept)).round().astype(np.int64)
 
 
-def shorten(text: str, max_letters: int) -> str:
-    """The text, cut with an ellipsis, control characters spelled out."""
-    text = escaped(text)
-    return text if len(text) <= max_letters else text[: max_letters - 1] + "…"
-
-
 # Figures and SVG
 
 
@@ -294,7 +288,7 @@ def _set_log_scale(axes: "Axes", axis: Any, low: float, high: float) -> None:
 def _set_categories(axis: Any, names: Sequence[str], max_letters: int = 10) -> None:
     """Ticks with the names of categories, which are at 0, 1, 2, …; every second or third one if there are many."""
     every = -(-len(names) // _MAX_CATEGORY_TICKS)
-    axis.set_ticks(range(0, len(names), every), [shorten(name, max_letters) for name in names[::every]])
+    axis.set_ticks(range(0, len(names), every), [one_line(name, max_letters) for name in names[::every]])
 
 
 def add_colour_bar(figure: "Figure", axes: Any, shown: Any, label: str, **look: Any) -> None:
@@ -353,7 +347,7 @@ def plot_means(ranked: Sequence[Mapping[str, Any]]) -> Plot:
         colour = COLOURS["s1" if own["is_ours"] else "s2"]
         axes.plot([mean - half, mean + half], [index, index], color=colour, linewidth=2)
         axes.plot(mean, index, "o", color=colour, markersize=7)
-    axes.set_yticks(range(len(ranked)), [shorten(own["name"], 28) for own in ranked])
+    axes.set_yticks(range(len(ranked)), [one_line(own["name"], 28) for own in ranked])
     axes.set(xlim=widen(float((means - half_widths).min()), float((means + half_widths).max()), by=0.05))
     axes.set_ylim(len(ranked) - 0.5, -0.5)
     return _page_plot(axes.figure, "Mean log-density, ± 2 s.e.")
@@ -489,9 +483,9 @@ def plot_pairs(columns: Sequence[Column], maps: Sequence[PairMap]) -> Plot:
         else:  # stored with the first column across, here the later column is across
             _draw_density(axes, densities[i, j].T, (*spans[j], *spans[i]))
         if j == 0:
-            axes.set_ylabel(shorten(columns[i].name, 16), fontsize=11)
+            axes.set_ylabel(one_line(columns[i].name, 16), fontsize=11)
         if i == n - 1:
-            axes.set_xlabel(shorten(columns[j].name, 16), fontsize=11)
+            axes.set_xlabel(one_line(columns[j].name, 16), fontsize=11)
     return _page_plot(figure, "Pairs of features", "matrix")
 
 
@@ -518,7 +512,7 @@ def _draw_density(axes: "Axes", density: np.ndarray, extent: tuple[float, float,
 def _map_axes(cells: PairMap, columns: Sequence[Column]) -> "Axes":
     """Axes of two columns in a new figure, with the ranges of their map."""
     figure = new_figure(height=MAP_HEIGHT)
-    axes = figure.add_subplot(xlabel=shorten(columns[0].name, 60), ylabel=shorten(columns[1].name, 40))
+    axes = figure.add_subplot(xlabel=one_line(columns[0].name, 60), ylabel=one_line(columns[1].name, 40))
     axes.set(xlim=widen(*cells.x_edges[[0, -1]].tolist()), ylim=widen(*cells.y_edges[[0, -1]].tolist()))
     for axis, column in zip((axes.xaxis, axes.yaxis), columns, strict=True):
         if column.categories:
@@ -540,8 +534,8 @@ def grid_svg(
 ) -> bytes:
     """Log-densities on a grid of two columns, (first, second), as an SVG file with axes, title and colour scale."""
     figure = new_figure(640, 520)
-    axes = figure.add_subplot(xlabel=shorten(names[0], 60), ylabel=shorten(names[1], 50))
-    axes.set_title(shorten(title, 80), loc="left", fontsize=15)
+    axes = figure.add_subplot(xlabel=one_line(names[0], 60), ylabel=one_line(names[1], 50))
+    axes.set_title(one_line(title, 80), loc="left", fontsize=15)
     values, norm = _grid_colours(log_density)
     image = axes.imshow(values, extent=extent, norm=norm, aspect="auto")
     for axis, own in zip((axes.xaxis, axes.yaxis), categories, strict=True):

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bayesnde_cli import __version__, stopping
-from bayesnde_cli.answers.fitted_run import fitted_run
+from bayesnde_cli.answers import fitted_run
 from bayesnde_cli.competitors import Tables, fit_competitor, make_methods, make_spaces, require_packages
 from bayesnde_cli.errors import BadArtifact, MissingArtifact, SettingsDiffer, StageBusy
 from bayesnde_cli.formatting import Report
@@ -25,7 +25,6 @@ from bayesnde_cli.model.backend import load_tensorflow
 from bayesnde_cli.report.collect import stage_seconds
 from bayesnde_cli.reproduce import experiments, pictures
 from bayesnde_cli.reproduce.experiments import EXPERIMENTS, LOG_DENSITY, Experiment, Reproduced, Request, Result
-from bayesnde_cli.reproduce.raw_files import download, find_files
 from bayesnde_cli.rng import derive_seed
 from bayesnde_cli.rows import Rows
 from bayesnde_cli.runs import files as run_files
@@ -35,8 +34,8 @@ from bayesnde_cli.runs.parquet_files import Stamp, read_table, write_table
 from bayesnde_cli.settings.stage_settings import PipelineSettings, PrepareSettings
 from bayesnde_cli.stages import loading, measures, prepare
 from bayesnde_cli.stages.evaluate import outlier_labels, run_evaluate, true_log_density
+from bayesnde_cli.stages.loading import score_classes
 from bayesnde_cli.stages.score import DENSITY_SCHEMA, run_density
-from bayesnde_cli.stages.score_classes import score_classes
 from bayesnde_cli.stages.scoring_job import Asked
 from bayesnde_cli.stages.train import run_refine, run_warmstart
 from bayesnde_cli.tables.columns import TRUTH_NAME
@@ -88,7 +87,7 @@ class Arm:
         """The raw rows: checked files, or simulated rows that all arms of the experiment share."""
         experiment = self.experiment
         if experiment.simulator is None:
-            return find_files(self.request.data_dir, experiment.files)
+            return experiments.find_files(self.request.data_dir, experiment.files)
         path = self.layout.simulated_file(experiment.folder_name)
         if not path.exists():
             simulator = make_simulator(experiment.simulator, dim=experiment.dim, latent_dim=None, rotate=False)
@@ -120,7 +119,7 @@ def run_reproduce(root: Path, experiment: Experiment, request: Request, report: 
             arm.stage_settings()
     require_packages([arm.method for arm in arms if not arm.is_own], "--method")
     if request.is_download and arms:
-        download(request.data_dir, experiment.files, report)
+        experiments.download(request.data_dir, experiment.files, report)
     return Reproduced(experiment, [_run_arm(arm, report) for arm in arms])
 
 

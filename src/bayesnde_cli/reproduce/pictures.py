@@ -17,7 +17,8 @@ import pyarrow as pa
 from scipy.stats import rankdata
 
 from bayesnde_cli.competitors import Competitor, Tables, make_spaces
-from bayesnde_cli.report.plots import COLOURS, add_colour_bar, file_svg, new_figure, shorten, styled, widen
+from bayesnde_cli.errors import one_line
+from bayesnde_cli.report.plots import COLOURS, add_colour_bar, file_svg, new_figure, styled, widen
 from bayesnde_cli.reproduce import experiments
 from bayesnde_cli.reproduce.experiments import DIMENSIONS, EXPERIMENTS, PAPER, Experiment, Key, Result
 from bayesnde_cli.rng import derive_seed
@@ -180,7 +181,7 @@ def draw_maps(title: str, maps: Mapping[str, DensityMap]) -> bytes:
     panels = figure.subplots(n_rows, n_columns, squeeze=False)
     for axes, (name, found) in zip(panels.flat, maps.items(), strict=False):
         image = axes.imshow(found.density.T, vmin=0.0, vmax=top)
-        axes.set_title(shorten(name, 28), loc="left", fontsize=13, fontweight="bold")
+        axes.set_title(one_line(name, 28), loc="left", fontsize=13, fontweight="bold")
         if found is not truth:
             correlation = found.spearman(truth)
             axes.set_xlabel(f"Spearman {'–' if correlation is None else f'{correlation:.3f}'}", loc="left")

@@ -194,7 +194,7 @@ def freeze(layout: RunLayout, stage: str, set_name: str, asked: Shard | ArrayTas
         return Shard(index, frozen.count)
     raise BadUsage(
         f"{label} is divided into {frozen.count} shards",
-        found=f"array task {asked.id} is none of them",
+        found=f"array task {asked.id} is outside of them",
         hint=f"submit with `--array={frozen.first}-{frozen.first + frozen.count - 1}`; {divide_again}",
     )
 

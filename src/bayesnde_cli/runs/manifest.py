@@ -218,7 +218,7 @@ def stale_inputs(layout: RunLayout, found: Manifest) -> list[str]:
         set_name = rest.pop(0) if stage_named(stage).is_per_set else None
         path = layout.manifest_file(stage, set_name)
         if not path.exists():
-            lines.add(f"{layout.label(stage, set_name)} is gone")
+            lines.add(f"{layout.label(stage, set_name)} is missing")
             continue
         if path not in upstream:
             upstream[path] = Manifest.read(path)

@@ -120,13 +120,13 @@ class PrepareSettings(StageSettings):
             )
 
 
-# Default length of training, in optimizer steps. The warm start only has to come near. The refinement of a table goes
-# in cycles, each twice as long as the one before, as long as a cycle gains enough.
+# Default length of training, in optimizer steps. The warm start need not converge. Tables are refined in cycles: each
+# is twice as long as the last, and starts only if the last one gained enough.
 WARMSTART_STEPS, FIRST_CYCLE_STEPS, MOST_CYCLES = 1500, 1000, 8
 # Operations of all cycles together, at most: about an hour of CPU time.
 MOST_CYCLE_OPERATIONS = 2.5e14
-# What a cycle must gain for the next one, in nats: this over the number of training rows, but no less and no more than
-# these limits. Less than that is lost in what a fit to so many rows does not know.
+# Gain of a cycle, in nats, that starts the next one: this number divided by the number of training rows, within these
+# limits. Smaller gains are within the uncertainty of a fit to that many rows.
 CYCLE_GAIN_ROWS, CYCLE_GAIN_LIMITS = 120.0, (0.005, 0.05)
 # Images, and the paper's objectives: these steps, within these epochs.
 LONG_STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 6000, 30, 400
@@ -135,14 +135,14 @@ IMAGE_REFINE_STEPS = 500
 
 # Recipes of tables, from the cheapest to the most expensive. Large networks memorise few rows: on Vehicle (684 rows)
 # small ones gained 0.7 to 1 nat on validation rows; on other tables of that size large ones did. So `warmstart` tries
-# them. Where nothing is tried, the number of training rows decides between the first two.
+# all of them. Without trials, the number of training rows decides between the first two.
 RECIPES: dict[str, dict[str, Any]] = {
     "small": {"width": 128, "depth": 2, "weight_decay": 0.1},
     "medium": {"width": 256, "depth": 2, "weight_decay": 0.0},
     "large": {"width": 256, "depth": 4, "weight_decay": 0.0},
 }
 SMALL_TABLE_ROWS = 2000
-# With as many training rows the small one is not tried: it is ahead in short runs, and behind in the end.
+# From this many training rows, small networks are not tried: they lead in short runs but not in long ones.
 MANY_ROWS = 10_000
 # Recipes are tried if that takes no more than this share of the time that is given. `fit --minutes` gives the other
 # shares to the training stages, and the rest to scoring.
@@ -204,8 +204,8 @@ class TrainingSettings(ComputedSettings):
         None,
         "Largest number of optimizer steps, rounded up to whole epochs.",
         ge=1,
-        default_text=f"warmstart {WARMSTART_STEPS:,}; refine {FIRST_CYCLE_STEPS:,}, then again and again twice as many "
-        f"while that gains enough; other objectives and images {LONG_STEPS:,}, refine of images "
+        default_text=f"warmstart {WARMSTART_STEPS:,}; refine {FIRST_CYCLE_STEPS:,}, then cycles of twice as "
+        f"many while these gain enough; other objectives and images {LONG_STEPS:,}, refine of images "
         f"{IMAGE_REFINE_STEPS}",
     )
     minutes: float | None = _training(

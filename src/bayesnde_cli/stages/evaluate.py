@@ -22,11 +22,10 @@ from bayesnde_cli.runs.layout import LATENTS, SCHEMA, TEST_SET, WEIGHTS, RunLayo
 from bayesnde_cli.runs.manifest import FileRecord, Manifest
 from bayesnde_cli.runs.parquet_files import Stamp, read_table
 from bayesnde_cli.settings.stage_settings import DensitySettings, EvaluateSettings
-from bayesnde_cli.stages import loading, measures, model_figures
-from bayesnde_cli.stages.loading import EngineFactory, Model, ModelFactory
+from bayesnde_cli.stages import loading, measures
+from bayesnde_cli.stages.loading import EngineFactory, Model, ModelFactory, rows_at_once, score_classes
 from bayesnde_cli.stages.measures import Figures
 from bayesnde_cli.stages.score import DENSITY_SCHEMA
-from bayesnde_cli.stages.score_classes import rows_at_once, score_classes
 from bayesnde_cli.stages.scoring_job import Asked, DataSet, find_data_set
 from bayesnde_cli.tables import model_rows
 from bayesnde_cli.tables.columns import Kind
@@ -72,7 +71,7 @@ def run_evaluate(
             model = (models or loading.open_model)(layout, job.config)
             metrics = make_metrics(job, model, factory or loading.open_engine, report)
             write_json(place.folder / metrics_file.name, metrics)
-            figures = model_figures.for_report(model, layout, set_name)
+            figures = measures.model_figures(model, layout, set_name)
             write_bytes(place.folder / report_file.name, report_page(layout, set_name, metrics, figures))
             place.finish(
                 [metrics_file.name, report_file.name],
@@ -294,8 +293,8 @@ class _Evaluation:
         seeds = [derive_seed(self.job.seed, "evaluate", section) for section in ("generation", "typicality")]
         names = self.schema.classes
         return {
-            "generation": model_figures.generation(model, complete, config.generated_rows, seeds[0], names),
-            "typicality": model_figures.typicality(model, complete, config.typicality_rows, seeds[1]),
+            "generation": measures.generation(model, complete, config.generated_rows, seeds[0], names),
+            "typicality": measures.typicality(model, complete, config.typicality_rows, seeds[1]),
         }
 
     def baselines(self) -> Figures:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bayesnde_cli.cluster.queue import ArrayStatus, array_statuses, read_array_record
+from bayesnde_cli.cluster import ArrayStatus, array_statuses, read_array_record
 from bayesnde_cli.errors import BayesndeError
 from bayesnde_cli.formatting import counted, duration
 from bayesnde_cli.runs import blocks
@@ -22,7 +22,7 @@ from bayesnde_cli.runs.manifest import Manifest, stale_inputs
 _MOST_TIMES = 2000
 # The newest of these give the current pace.
 _N_NEWEST = 200
-# A gap between blocks of this many seconds, and this many times longer than any other: nobody was at work.
+# A gap between blocks of this many seconds, and this many times longer than any other: no process was running.
 _PAUSE_SECONDS, _PAUSE_FACTOR = 600.0, 5.0
 # `status` hashes the user's files again up to this size, to see whether they have changed.
 _HASHED_BYTES = 16 * 2**20
@@ -51,7 +51,7 @@ class BlockProgress:
     shards_done: int | None = None
     shards: int | None = None
     shards_missing: tuple[int, ...] | None = None  # by number
-    seconds_left: float | None = None  # None: nobody is at work, or the pace is not known yet
+    seconds_left: float | None = None  # None: no process is running, or the pace is not known yet
 
 
 @dataclass(frozen=True)

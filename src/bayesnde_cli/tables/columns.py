@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from bayesnde_cli.errors import BadInput, BadUsage, escaped, nearest_hint
+from bayesnde_cli.errors import BadInput, BadUsage, escaped, nearest_hint, one_line
 from bayesnde_cli.settings.stage_settings import PrepareSettings
 
 if TYPE_CHECKING:  # SciPy is not imported to read a file
@@ -176,8 +176,7 @@ def quoted(name: str) -> str:
 
 def listed(items: Sequence[str], most: int = 12) -> str:
     """A list for a message, cut when it is long; no item can begin a line of its own."""
-    words = [escaped(item) for item in items[:most]]
-    shown = ", ".join(word if len(word) <= _LONGEST_SHOWN else word[: _LONGEST_SHOWN - 1] + "…" for word in words)
+    shown = ", ".join(one_line(item, _LONGEST_SHOWN) for item in items[:most])
     return shown if len(items) <= most else f"{shown}, … ({len(items)} in all)"
 
 
@@ -278,7 +277,7 @@ def text_facts(name: str, words: Collection[str], n_rows: int, asked: Kind | Non
     n_numbers = sum(_ORNAMENTS.sub("", word).isdecimal() for word in categories)
     if asked is None and n_numbers > _NEARLY_ALL * len(categories):
         raise BadInput(
-            f"column '{name}' holds numbers in a spelling that is not understood",
+            f"column '{name}' holds numbers in an unknown format",
             found=some,
             hint=f"write plain numbers, without separators of thousands, signs or units; "
             f"or use --type {column}=categorical or --drop {column}",

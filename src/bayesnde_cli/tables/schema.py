@@ -55,7 +55,7 @@ class Feature:
         if not pa.types.is_floating(column.type):
             some = next((str(cell) for cell in column if cell.is_valid), "")
             raise BadInput(
-                f"column '{self.name}' holds text, but the model knows it as numbers",
+                f"column '{self.name}' holds text, but the model was fitted to numbers",
                 found=f"for instance: {some!r}",
                 hint="check that the column means what it meant when the model was fitted",
             )
@@ -63,11 +63,11 @@ class Feature:
         columns.refuse_cells(column, np.isinf(values), row_ids, f"{has} an infinity")
         if self.kind is columns.Kind.LATTICE:
             off = np.isfinite(values) & (values != np.rint(values))
-            known = "the model knows whole numbers only"
+            known = "the model was fitted to whole numbers"
             columns.refuse_cells(column, off, row_ids, f"{has} a number off the lattice", known)
         if isinstance(self.map, Logit):
             off = (values < LOWEST) | (values > HIGHEST)
-            known = "--scale logit knows 0 to 255 only"
+            known = "--scale logit takes 0 to 255 only"
             columns.refuse_cells(column, off, row_ids, f"{has} a number out of range", known)
         return values
 
@@ -259,6 +259,6 @@ def outlier_codes(labels: pa.Array, name: str, row_ids: np.ndarray) -> pa.Array:
     """Outlier labels as 0 and 1, int64."""
     codes = pc.index_in(pc.utf8_lower(labels), value_set=pa.array(list(_OUTLIER_WORDS), pa.string()))
     unknown = codes.is_null().to_numpy(zero_copy_only=False)
-    hint = "1 means outlier, 0 means inlier; true/false and yes/no are understood, too"
+    hint = "1 means outlier, 0 means inlier; true/false and yes/no are accepted, too"
     columns.refuse_cells(labels, unknown, row_ids, f"outlier label '{name}' is neither 0 nor 1", hint=hint)
     return pc.take(pa.array(list(_OUTLIER_WORDS.values()), pa.int64()), codes)

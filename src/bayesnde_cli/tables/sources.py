@@ -165,7 +165,7 @@ def _open_source(path: Path | str, stdin: BinaryIO | None) -> Source:
     path = Path(path)
     name = escaped(str(path))
     if path.is_dir():
-        from bayesnde_cli.tables.image_files import ImageFolder
+        from bayesnde_cli.tables.binary_files import ImageFolder
 
         return ImageFolder(path, name)
     if not path.exists():
@@ -263,10 +263,6 @@ def _open(source: Source, text: TextFormat) -> Table:
             from bayesnde_cli.tables.arff_files import open_arff
 
             table = open_arff(source, text)
-        case "images":
-            from bayesnde_cli.tables.image_files import open_image_folder
-
-            table = open_image_folder(source)
         case binary:
             from bayesnde_cli.tables.binary_files import OPENERS
 

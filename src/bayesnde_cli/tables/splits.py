@@ -70,7 +70,7 @@ def split_by_train_test_split(
         rest, tested = train_test_split(np.arange(n_rows), test_size=test, random_state=seeds[0], stratify=strata)
         _, validated = train_test_split(
             rest,
-            # Rounded: 0.09 / 0.9 must be 0.1 and not a hair more, which would cost a row.
+            # Rounded: 0.09 / 0.9 must be exactly 0.1; anything above would cost a row.
             test_size=round(validation / (train + validation), 12),
             random_state=seeds[1],
             stratify=None if strata is None else strata[rest],
@@ -116,7 +116,7 @@ def check_classes(split: np.ndarray, strata: np.ndarray, classes: Sequence[str],
             raise BadInput(
                 f"condition '{column}' has no {name} rows of {len(lacking)} of its {len(classes)} classes",
                 found=f"classes: {listed(lacking)}",
-                hint="split otherwise (--split, --split-method, --split-column, more --test-rows), or leave these "
+                hint="choose another split (--split, --split-method, --split-column, more --test-rows), or leave these "
                 "classes out",
             )
 

@@ -207,7 +207,7 @@ def _refuse_repeated_names(names: pa.Array, row_ids: np.ndarray, column: str) ->
         raise BadInput(
             f"--id {column}: two rows have the same name",
             found=f"rows {row_ids[first[codes[again]]] + 1:,} and {row_ids[again] + 1:,}: {names[again].as_py()!r}",
-            hint=f"a row's name must be its own; leave the column out with --drop {column}",
+            hint=f"row names must be unique; leave the column out with --drop {column}",
         )
 
 
@@ -274,7 +274,7 @@ def _parse_noise(rules: Sequence[str], facts: Mapping[str, ColumnFacts]) -> dict
             raise BadUsage(
                 f"--dequantize {rule}: column '{pattern}' is continuous",
                 found=f"lattice or categorical: {', '.join(discrete) or 'no column'}",
-                hint=f"leave the rule out, or say --type {pattern}=lattice",
+                hint=f"leave the rule out, or add --type {pattern}=lattice",
             )
         names = match_columns([pattern], list(facts), option="--dequantize", what="feature")
         noise |= {name: Noise(low, high) for name in names if name in discrete}
@@ -342,7 +342,7 @@ def _warn_about_features(staged: StagedTable, facts: Mapping[str, ColumnFacts], 
         )
     for name, fact in facts.items():
         if fact.kind is Kind.LATTICE and fact.n_distinct == n_rows == fact.maximum - fact.minimum + 1:
-            report.warn(f"column '{name}' numbers the rows; keep it aside with --id {quoted(name)} or use --drop")
+            report.warn(f"column '{name}' numbers the rows; declare it with --id {quoted(name)} or use --drop")
         if fact.kind is Kind.CONTINUOUS and fact.top_share > SPIKE_SHARE:
             share = min(round(100 * fact.top_share), 99)  # all would be a constant column
             report.warn(
@@ -352,7 +352,7 @@ def _warn_about_features(staged: StagedTable, facts: Mapping[str, ColumnFacts], 
         if fact.kind is Kind.CONTINUOUS and columns.LARGEST_EXACT_INTEGER < max(-fact.minimum, fact.maximum) < 2.0**64:
             report.warn(
                 f"column '{name}' goes beyond 2**53, where whole numbers are rounded; "
-                f"keep a code aside with --id {quoted(name)}, or leave it out with --drop {quoted(name)}"
+                f"declare a code with --id {quoted(name)}, or leave it out with --drop {quoted(name)}"
             )
     bare = [name for name, fact in facts.items() if fact.kind is not Kind.CONTINUOUS and fact.noise is None]
     if bare:

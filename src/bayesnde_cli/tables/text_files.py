@@ -144,7 +144,7 @@ class TextTable(Table):
             except EndlessRecord as error:
                 place = f"row {next_row}" if next_row else "the header"
                 raise BadInput(
-                    f"{place} of {self.source.name} has no end",
+                    f"{place} of {self.source.name} does not end",
                     found=f"row: {shorten(error.args[0])}",
                     hint='close the quote, or use `--quote ""` if cells are not quoted; give one row per line',
                 ) from error

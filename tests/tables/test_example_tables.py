@@ -1,4 +1,4 @@
-"""The published data sets and the example tables have the shapes that their publishers and README state."""
+"""The example tables have the shapes that their README states, and the rows of their sources."""
 
 import csv
 from pathlib import Path
@@ -8,37 +8,9 @@ import pytest
 
 from bayesnde_cli.rng import generator
 from bayesnde_cli.tables.simulator_catalogue import make_simulator
-from bayesnde_cli.tables.sources import open_sources, sources_of
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "data"
-DATA = ROOT.parent / "shared" / "data"
-
-SETS: dict[str, tuple[list[str], int, int]] = {
-    "bank": (["bank/bank-full.csv"], 45_211, 17),
-    "parktele": (["parktele/parkinsons_updrs.data"], 5_875, 22),
-    "pendigits10": (["pendigits10/pendigits.tra", "pendigits10/pendigits.tes"], 10_992, 17),
-    "vehicle": ([f"vehicle/xa{letter}.dat" for letter in "abcdefghi"], 846, 19),
-    "eegeye": (["eegeye/EEG Eye State.arff"], 14_980, 15),
-    "shuttle": (["odds/shuttle.mat"], 49_097, 10),
-    "mnist": (["mnist/t10k-images-idx3-ubyte.gz", "mnist/t10k-labels-idx1-ubyte.gz"], 10_000, 785),
-}
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the published data sets are not on this machine")
-
-
-@needs_data
-@pytest.mark.parametrize("name", SETS)
-def test_a_data_set_has_its_published_shape(name: str) -> None:
-    files, n_rows, n_columns = SETS[name]
-    table = open_sources(sources_of([DATA / file for file in files]))
-    batches = list(table.batches())
-    assert (sum(batch.num_rows for batch in batches), len(table.names)) == (n_rows, n_columns)
-    assert sum(column.null_count for batch in batches for column in batch.columns) == 0
-    if name == "bank":
-        assert sorted(map(str, table.kinds(table.names).values())) == ["number"] * 7 + ["text"] * 10
-    if name == "shuttle":
-        labels = [label for batch in table.batches(["y"], as_text=["y"]) for label in batch["y"].to_pylist()]
-        assert (labels.count("1"), labels.count("0")) == (3_511, 49_097 - 3_511)
 
 
 def read_example(name: str) -> tuple[list[str], list[list[str]]]:

@@ -8,7 +8,7 @@ from scipy.stats import multivariate_normal, norm
 from bayesnde_cli.inference.two_columns import PairSums, cell_probability
 from bayesnde_cli.scaling.column_map import Affine, Noise, fit_standard
 from bayesnde_cli.scaling.discrete import fit_categorical, fit_lattice
-from bayesnde_cli.stages.model_figures import scale_edges
+from bayesnde_cli.stages.measures import scale_edges
 from bayesnde_cli.tables.columns import Kind
 from bayesnde_cli.tables.schema import Feature
 

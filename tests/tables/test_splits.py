@@ -115,3 +115,17 @@ def test_the_first_rows_of_a_split_may_be_asked_for() -> None:
     assert np.all(fewer[80:] == whole[80:])
     by_number = splits.limit_rows(whole, np.arange(100), splits.TRAIN, 5, seed=3)
     assert np.flatnonzero(by_number == splits.TRAIN).tolist() != [0, 1, 2, 3, 4]
+
+
+def test_copies_follow_the_first_one_but_frequent_rows_stay_apart() -> None:
+    ids = np.arange(1000)
+    split = splits.split_by_address(ids, (0.81, 0.09, 0.10), 0)
+    copies = ids.copy()
+    copies[500:700] = ids[:200]  # 200 rows twice
+    copies[700:800] = 5  # and one of them a hundred times more
+    joined = splits.join_copies(split, copies)
+    pairs = np.array([row for row in range(200) if row != 5])
+    np.testing.assert_array_equal(joined[500 + pairs], joined[pairs])
+    assert (split[500 + pairs] != split[pairs]).any()  # the control
+    np.testing.assert_array_equal(joined[700:], split[700:])
+    assert len(set(joined[700:800].tolist())) == 3

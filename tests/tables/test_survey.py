@@ -2,17 +2,19 @@
 
 import numpy as np
 
-from bayesnde_cli.tables.survey import count_duplicates, linear_relations
+from bayesnde_cli.tables.survey import first_copies, linear_relations
 
 
-def test_exact_duplicates_are_counted_as_a_set_of_rows_would() -> None:
+def test_the_first_copy_of_every_row_is_found() -> None:
     rng = np.random.default_rng(0)
     table = rng.integers(0, 4, (500, 3)).astype(float)
     table[table == 0] *= -1.0  # -0.0 and 0.0 are one value
-    expected = len(table) - len({tuple(row) for row in table.tolist()})
-    assert count_duplicates(iter(table.T.copy()), len(table)) == expected > 0
+    rows = [tuple(row) for row in table.tolist()]
+    expected = [rows.index(row) for row in rows]
+    assert expected != list(range(500))
+    np.testing.assert_array_equal(first_copies(iter(table.T.copy()), len(table)), expected)
     # Columns are told apart: (1, 2) is not (2, 1).
-    assert count_duplicates(iter(np.array([[1.0, 2.0], [2.0, 1.0]])), 2) == 0
+    np.testing.assert_array_equal(first_copies(iter(np.array([[1.0, 2.0], [2.0, 1.0]])), 2), [0, 1])
 
 
 def test_rounded_linear_functions_are_detected_and_named_with_their_sources() -> None:

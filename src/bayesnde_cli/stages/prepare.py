@@ -110,8 +110,8 @@ def _prepare(folder: Path, sources: Sequence[Source], config: PrepareSettings, r
     staged = survey.stage_table(batches, folder / "staged.parquet", features=inspected, report=report)
     staged = _add_classes(survey.select_rows(staged, roles, config, report), roles.condition)
     if image is None:
-        facts = survey.survey_features(staged, roles, config, report)
-        staged = replace(staged, split=_split(staged, roles, config))
+        facts, copies = survey.survey_features(staged, roles, config, report)
+        staged = replace(staged, split=_split(staged, roles, config, copies))
         features = _scale(staged, facts, config, report)
     else:
         _show_images(staged, roles, image, report)
@@ -207,8 +207,8 @@ def _show_images(staged: StagedTable, roles: Roles, image: ImageShape, report: R
 # Split
 
 
-def _split(staged: StagedTable, roles: Roles, config: PrepareSettings) -> np.ndarray:
-    """The split of every row, (rows,) int8."""
+def _split(staged: StagedTable, roles: Roles, config: PrepareSettings, copies: np.ndarray | None = None) -> np.ndarray:
+    """The split of every row, (rows,) int8; `copies` are the positions of rows' first copies."""
     row_ids, strata, condition = staged.row_ids, staged.class_index, roles.condition
     if condition and strata is not None:
         splits.check_strata(strata, staged.classes, condition)
@@ -222,6 +222,7 @@ def _split(staged: StagedTable, roles: Roles, config: PrepareSettings) -> np.nda
         split = splits.split_by_train_test_split(len(row_ids), config.split, config.split_seeds, strata)
     else:
         split = splits.split_by_address(row_ids, config.split, config.seed, strata)
+        split = split if copies is None else splits.join_copies(split, copies)
     order_seed = None if config.split_method == "order" else config.seed
     for code, most in ((splits.TRAIN, config.train_rows), (splits.TEST, config.test_rows)):
         if most is not None:

@@ -19,6 +19,9 @@ LEFT_OUT = -1
 MIN_ROWS = 50
 MIN_CLASS_ROWS = 10
 
+# Copies of a row that are more than this share of all rows are not copied by mistake.
+_FREQUENT_SHARE = 0.01
+
 _SPLIT_WORDS = {"train": TRAIN, "training": TRAIN, "test": TEST, "testing": TEST}
 _SPLIT_WORDS |= dict.fromkeys(("validation", "valid", "val", "dev"), VALIDATION)
 
@@ -37,6 +40,14 @@ def split_by_address(
         order = stratum[np.argsort(bits[stratum], kind="stable")]
         split[order] = split_by_order(len(order), shares)
     return split
+
+
+def join_copies(split: np.ndarray, copies: np.ndarray) -> np.ndarray:
+    """The split with copies of a row where the first one is, whose position `copies` has: a test row that was seen in
+    training says nothing about other rows. Frequent rows stay apart: their number says something. (rows,)
+    """
+    is_frequent = np.bincount(copies, minlength=len(split))[copies] > max(_FREQUENT_SHARE * len(split), 2.0)
+    return np.where(is_frequent, split, split[copies])
 
 
 def split_by_tail(n_rows: int, shares: Sequence[float], seed: int) -> np.ndarray:

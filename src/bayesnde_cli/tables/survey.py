@@ -220,8 +220,11 @@ def _drop_options(names: Sequence[str]) -> str:
 
 def survey_features(
     staged: StagedTable, roles: Roles, config: PrepareSettings, report: Report
-) -> dict[str, ColumnFacts]:
-    """The facts of every feature, shown to the user; a constant one is refused, or left out with `--drop-constant`."""
+) -> tuple[dict[str, ColumnFacts], np.ndarray]:
+    """The facts of every feature, shown to the user, and for every row the position of its first copy, (rows,).
+
+    A constant feature is refused, or left out with `--drop-constant`.
+    """
     names = roles.features
     asked = columns.parse_types(config.type, names)
     facts: dict[str, ColumnFacts] = {}
@@ -247,8 +250,18 @@ def survey_features(
     noise = (_logit_noise if config.scale == "logit" else _parse_noise)(config.dequantize, facts)
     facts = {name: replace(fact, noise=noise.get(name)) for name, fact in facts.items()}
     _show_features(roles, facts, report)
+    with report.progress("looking for copies", len(facts), "columns") as advance:
+        copies = first_copies(_read_features(staged, facts, advance), len(staged.row_ids))
+    n_copies = int(np.sum(copies != np.arange(len(copies))))
+    is_continuous = any(fact.noise is None for fact in facts.values())
+    if n_copies and is_continuous:
+        report.warn(
+            f"{counted(n_copies, 'row repeats', 'rows repeat')} an earlier row exactly; where rows repeat, a "
+            "continuous density is not defined"
+        )
     _warn_about_features(staged, facts, config.seed, report)
-    return facts
+    # Rows of lattice columns alone repeat by themselves.
+    return facts, copies if is_continuous else np.arange(len(copies))
 
 
 def _parse_noise(rules: Sequence[str], facts: Mapping[str, ColumnFacts]) -> dict[str, Noise]:
@@ -333,13 +346,6 @@ def _show_features(roles: Roles, facts: Mapping[str, ColumnFacts], report: Repor
 def _warn_about_features(staged: StagedTable, facts: Mapping[str, ColumnFacts], seed: int, report: Report) -> None:
     """Warn of properties that make a continuous density undefined or misleading."""
     n_rows = len(staged.row_ids)
-    with report.progress("looking for duplicates", len(facts), "columns") as advance:
-        n_duplicates = count_duplicates(_read_features(staged, facts, advance), n_rows)
-    if n_duplicates and any(fact.noise is None for fact in facts.values()):
-        report.warn(
-            f"{counted(n_duplicates, 'row repeats', 'rows repeat')} an earlier row exactly; where rows repeat, a "
-            "continuous density is not defined, and a test row may have been seen in training"
-        )
     for name, fact in facts.items():
         if fact.kind is Kind.LATTICE and fact.n_distinct == n_rows == fact.maximum - fact.minimum + 1:
             report.warn(f"column '{name}' numbers the rows; declare it with --id {quoted(name)} or use --drop")
@@ -398,8 +404,8 @@ LINEAR_CHECK_ROWS = 20_000
 _NAMED_TERM = 0.05
 
 
-def count_duplicates(values: Iterable[np.ndarray], n_rows: int) -> int:
-    """How many rows repeat an earlier row exactly; columns are float64 of equal length, read one at a time.
+def first_copies(values: Iterable[np.ndarray], n_rows: int) -> np.ndarray:
+    """The position of the first row that is the same, its own if there is none; columns are read one at a time. (rows,)
 
     Rows are compared by a 64-bit hash: with ten million rows the chance of a false match is 3e-6.
     """
@@ -407,7 +413,8 @@ def count_duplicates(values: Iterable[np.ndarray], n_rows: int) -> int:
     for position, column in enumerate(values):
         bits = (column + 0.0).view(np.uint64)  # adding zero makes -0.0 and 0.0 one value
         row_hash = bits_at(position, row_hash ^ bits_at(0, bits))
-    return n_rows - len(np.unique(row_hash))
+    _, first, inverse = np.unique(row_hash, return_index=True, return_inverse=True)
+    return first[inverse]
 
 
 class LinearRelation(NamedTuple):

@@ -70,6 +70,15 @@ def test_the_result_in_words_and_as_json(bayesnde: Callable, evaluated: Path) ->
     gaussian = found["baselines"]["gaussian"]
     gain = f"{gaussian['gain']:.4f} ± {2 * gaussian['gain_se']:.4f}"
     assert table[1 + best_first.index("gaussian")].endswith(gain)
+    told, groups = lines[10 + len(best_first)], dict[str, list[str]]()
+    for name, own in found["baselines"].items():
+        errors = own["gain"] / own["gain_se"]
+        word = "is clearly better than" if errors > 2.0 else "cannot be told apart from"
+        groups.setdefault("is clearly worse than" if errors < -2.0 else word, []).append(name.replace("_", " "))
+    for label, names in groups.items():
+        assert f"{label} {', '.join(names)}" in told
+    assert told.startswith(f"on {rows['n']} rows this model ")
+    assert lines[11 + len(best_first)].startswith("these are few rows: differences below ")
     for (name, own), line in zip(found["classes"].items(), lines[-2:], strict=True):
         mean, error = own["mean_log_density"], 2 * own["mean_log_density_se"]
         assert line.split() == [name, str(own["n"]), f"{mean:.4f}", f"{error:.4f}"]

@@ -352,6 +352,8 @@ def _why_no_baselines(schema: Schema) -> str | None:
 # Numbers of this size and above are written with a power of ten.
 _LARGE = 1e6
 _MOST_CLASSES = 20  # in the table of classes
+# Standard errors beyond which a difference is more than chance, and the number of rows that tells little.
+_CLEAR, _FEW_ROWS = 2.0, 250
 
 
 @dataclass(frozen=True)
@@ -427,7 +429,26 @@ def _compare_methods(metrics: Mapping[str, Any]) -> str:
         header += [f"precision@{metrics['outliers']['n_outliers']}", "AUROC", "average precision"]
         for line, own in zip(lines, methods.values(), strict=True):
             line += [_number(own["outliers"][name]) for name in ("precision_at_k", "auroc", "average_precision")]
-    return aligned(header, lines)
+    return "\n".join([aligned(header, lines), *_what_rows_show(metrics)])
+
+
+def _what_rows_show(metrics: Mapping[str, Any]) -> Iterator[str]:
+    """Which differences from the baselines are more than chance."""
+    known = {name: own for name, own in (metrics["baselines"] or {}).items() if own.get("gain_se")}
+    if not known:
+        return
+    errors = {name: own["gain"] / own["gain_se"] for name, own in known.items()}
+    groups = {
+        "is clearly better than": [name for name, error in errors.items() if error > _CLEAR],
+        "is clearly worse than": [name for name, error in errors.items() if error < -_CLEAR],
+        "cannot be told apart from": [name for name, error in errors.items() if abs(error) <= _CLEAR],
+    }
+    found = [f"{label} {', '.join(names).replace('_', ' ')}" for label, names in groups.items() if names]
+    n_rows = metrics["rows"]["n"]
+    yield f"on {counted(n_rows, 'row')} this model {'; it '.join(found)}"
+    if n_rows < _FEW_ROWS:
+        least = _CLEAR * min(own["gain_se"] for own in known.values())
+        yield f"these are few rows: differences below {least:.2g} nats cannot be seen; other rows may tell otherwise"
 
 
 def format_classes(metrics: Mapping[str, Any]) -> str:

@@ -123,8 +123,10 @@ class PrepareSettings(StageSettings):
 # Default length of training, in optimizer steps. The warm start need not converge. Tables are refined in cycles: each
 # is twice as long as the last, and starts only if the last one gained enough.
 WARMSTART_STEPS, FIRST_CYCLE_STEPS, MOST_CYCLES = 1500, 1000, 8
-# Operations of all cycles together, at most: about an hour of CPU time.
-MOST_CYCLE_OPERATIONS = 2.5e14
+# Operations of all cycles together, at most: about five minutes of CPU time.
+MOST_CYCLE_OPERATIONS = 4e13
+# Validation checks below the best one after which a cycle ends: it has begun to memorise.
+MOST_CYCLE_MISSES = 2
 # Gain of a cycle, in nats, that starts the next one: this number divided by the number of training rows, within these
 # limits. Smaller gains are within the uncertainty of a fit to that many rows.
 CYCLE_GAIN_ROWS, CYCLE_GAIN_LIMITS = 120.0, (0.005, 0.05)

@@ -79,6 +79,7 @@ class Phase:
     first_epoch: int = 0  # where its random numbers begin: those of a longer phase follow those of the shorter one
     like: "Phase | None" = None  # a shorter phase, whose compiled round it shares
     least_gain: float | None = None  # in nats, of the phase before; with less, training ends there
+    most_misses: int | None = None  # validation checks below its best one, at most, if fewer than in the settings
     follows_epochs: bool = False  # every epoch has its own noise, and its own part of a table that is too large
 
     @cached_property
@@ -202,7 +203,9 @@ class Training:
             for is_own in (True, False)
         )
         known = [[figure for figure in figures if figure is not None] for figures in (own, before)]
-        return max(known[0], default=-math.inf) > max(known[1], default=-math.inf) + least_gain
+        best, end = max(known[0], default=-math.inf), known[0][-1] if known[0] else -math.inf
+        # One that does not end near its best has begun to memorise the rows, and a longer one would go on with that.
+        return best > max(known[1], default=-math.inf) + least_gain and end > best - least_gain
 
     def _data(self, phase: Phase, n_rounds: int) -> Data:
         """What the next round of a phase reads."""
@@ -233,8 +236,11 @@ class Training:
         phase = self.phases[progress.phase]
         own = [check for check in progress.checks if check["phase"] == phase.name]
         misses = n_misses(own, self.settings.select, after_round=phase.n_settling)
+        patience = self.settings.patience
+        if patience and phase.most_misses is not None:
+            patience = min(patience, phase.most_misses)
         is_out_of_time = progress.n_rounds > 0 and self._seconds_left(progress) <= 0.0
-        return is_out_of_time or progress.n_rounds >= phase.pace.n_rounds or 0 < self.settings.patience <= misses
+        return is_out_of_time or progress.n_rounds >= phase.pace.n_rounds or 0 < patience <= misses
 
     def _seconds_left(self, progress: Progress) -> float:
         return math.inf if self.settings.minutes is None else 60.0 * self.settings.minutes - progress.seconds

@@ -90,11 +90,16 @@ def _refinement(settings: RefineSettings, networks: Networks, sizes: "Sizes", le
         first = Phase(update, objective, pace, follows_epochs=True)
         if settings.steps or settings.epochs or settings.select != "marginal" or networks.decoder.image is not None:
             return [first]
-        most = stage_settings.MOST_CYCLE_OPERATIONS / pace.operations
-        # 1 + 2 + 4 + ... = 2^n - 1 times the first
-        n_cycles = min(max(1, int(math.log2(most + 1.0))), stage_settings.MOST_CYCLES)
-        numbers = range(2, n_cycles + 1)
-        return [first, *(_longer(first, 2 ** (number - 1), number, least_gain) for number in numbers)]
+        first = replace(first, most_misses=stage_settings.MOST_CYCLE_MISSES)
+        most = int(stage_settings.MOST_CYCLE_OPERATIONS / pace.operations)  # in lengths of the first cycle
+        cycles, done = [first], 1
+        while done < most and len(cycles) < stage_settings.MOST_CYCLES:
+            factor = 2 ** len(cycles)
+            if most - done <= 2 * factor:  # the last one takes all that is left
+                factor = most - done
+            cycles.append(_longer(first, factor, done, f"{update} {len(cycles) + 1}", least_gain))
+            done += factor
+        return cycles
     from bayesnde_cli.training.latents import latent_objective
 
     passes = 1.0 if update == "map" else 0.5 * (settings.transitions * (settings.leapfrogs + 1) + 1)
@@ -102,12 +107,11 @@ def _refinement(settings: RefineSettings, networks: Networks, sizes: "Sizes", le
     return [Phase(update, latent_objective(networks, settings, pace), pace)]
 
 
-def _longer(phase: Phase, factor: int, number: int, least_gain: float) -> Phase:
-    """A phase of a lower bound that is this many times as long, if the one before gained enough."""
+def _longer(phase: Phase, factor: int, done: int, name: str, least_gain: float) -> Phase:
+    """A phase of a lower bound that is this many times as long, after so many lengths, if the last one gained enough."""
     pace = phase.pace._replace(n_rounds=factor * phase.pace.n_rounds)
     objective = replace(phase.objective, start=objectives.start_of(pace))
-    name, first_epoch = f"{phase.name} {number}", (factor - 1) * phase.pace.n_epochs
-    longer = replace(phase, name=name, objective=objective, pace=pace, first_epoch=first_epoch)
+    longer = replace(phase, name=name, objective=objective, pace=pace, first_epoch=done * phase.pace.n_epochs)
     return replace(longer, like=phase, least_gain=least_gain)
 
 

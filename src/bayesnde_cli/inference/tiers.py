@@ -47,11 +47,11 @@ _N_RESAMPLED = 400
 # Draws of a refitted proposal, in the same unit. Half of them are made around the modes: a fit to few draws has less
 # mass in the tails than the posterior, and its weights alone vary more than those of the draws that it was fitted to.
 _REFIT_LEVELS = (4, 8, 12, 16, 24, 32, 64)
-# Components of the first refit if there are more latents than this, and refits. Of 23 rows of a table with 14 latents
-# the median of the variance of the weights was 3.4 around the modes, and after a refit to 512 draws 2.6 with five
-# components, 2.1 with two and 2.0 with one; where there are few latents, posteriors bend, and five fit better.
-_FEW_COMPONENTS, _FEW_LATENTS = 2, 4
-_N_REFITS = 5
+# Components and steps of rough refits if there are more latents than this, rough refits, and all refits. Of 23 rows of
+# a table with 14 latents the median of the variance of the weights was 3.4 around the modes, and after a refit to 512
+# draws 2.6 with five components, 2.1 with two and 2.0 with one. Where there are few latents, five fit bends better.
+_FEW_COMPONENTS, _FEW_EM_STEPS, _FEW_LATENTS = 2, 8, 4
+_N_ROUGH_REFITS, _N_REFITS = 3, 5
 # No proposal is given up before this many draws, in the same unit, unless k is beyond the second number: few draws tell
 # little about k, and the next fit needs them anyway.
 _LEAST_LEVEL, _HOPELESS_K = 4, 1.0
@@ -80,9 +80,10 @@ class TieredEngine(Engine):
 
         n = self._n_draws
         kernel: dict[str, Any] = {"freedom": settings.freedom, "defensive_weight": settings.defensive_weight}
-        first_fit = FitSettings(self._settings.components, settings.regulariser, settings.absolute_regulariser)
+        rough_fit = FitSettings(self._settings.components, settings.regulariser, settings.absolute_regulariser)
         if model.latent_dim > _FEW_LATENTS:
-            first_fit = first_fit._replace(n_components=min(_FEW_COMPONENTS, first_fit.n_components))
+            n_components = min(_FEW_COMPONENTS, rough_fit.n_components)
+            rough_fit = rough_fit._replace(n_components=n_components, n_steps=_FEW_EM_STEPS)
 
         def weigh(target: Target, places: Modes, own: Proposal | None, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             z, log_q = importance.propose(places, own, n, seed)
@@ -97,7 +98,7 @@ class TieredEngine(Engine):
             return z, model.log_joint(target, z) - (tf.reduce_logsumexp(parts, axis=0) - math.log(2.0))
 
         self._weigh, self._weigh_refit = Program(weigh, model.few_rows), Program(weigh_refit, model.few_rows)
-        self._first_fit = Program(lambda z, seed: proposal.fit(z, first_fit, seed), model.few_rows)
+        self._fit_roughly = Program(lambda z, seed: proposal.fit(z, rough_fit, seed), model.few_rows)
 
     def estimate(
         self, rows: Rows, seed: int, audited: np.ndarray | None = None, advance: Callable[[int], None] | None = None
@@ -177,15 +178,15 @@ class TieredEngine(Engine):
             if not len(index):
                 break
             address = derive_seed(seed, refit)
-            mixtures = self._fit(rest, known[index], address, is_first=refit == 0)
+            mixtures = self._fit(rest, known[index], address, is_rough=refit < _N_ROUGH_REFITS)
             rest, is_good = self._sample_refit(rows, index, mixtures, modes_found, was_heavy, scores, address, advance)
             index, rest = index[~is_good], Weighted(*(part[~is_good] for part in rest))
             # A tail that was too heavy may be a mode that the draws have hardly seen: once more, then.
             was_heavy[index] = scores["pareto_k"][index] >= MOST_K
 
-    def _fit(self, drawn: Weighted, known: np.ndarray, seed: int, *, is_first: bool) -> MixtureOfT:
+    def _fit(self, drawn: Weighted, known: np.ndarray, seed: int, *, is_rough: bool) -> MixtureOfT:
         """A mixture for each row, fitted to its weighted draws and modes, as arrays."""
-        fit, parts = self._first_fit if is_first else self.programs.fit_proposal, []
+        fit, parts = self._fit_roughly if is_rough else self.programs.fit_proposal, []
         for group, padded in self._split(np.arange(len(known))):
             resampled = proposal.resample(drawn.z[padded], drawn.log_weights[padded], _N_RESAMPLED)
             to_fit = tf.constant(np.concatenate([known[padded], resampled], axis=1))

@@ -1,5 +1,6 @@
 """Scoring by tiers against closed forms and quadrature: whatever the tier, errors are small and honest."""
 
+import time
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ from test_engine import NOISE, ScaledOracles, check
 
 from bayesnde_cli.inference import importance, tiers
 from bayesnde_cli.inference.bridge import BRIDGE, IMPORTANCE, REFIT
-from bayesnde_cli.inference.fitted_model import FittedModel
+from bayesnde_cli.inference.fitted_model import FittedModel, Program
 from bayesnde_cli.inference.mode_search import SearchSize
 from bayesnde_cli.inference.tiers import TieredEngine
 from bayesnde_cli.rows import Rows
@@ -88,6 +89,40 @@ def test_posteriors_of_hard_shapes_are_right_or_flagged(monkeypatch: pytest.Monk
     careless = engine.estimate(rows, 3)
     with pytest.raises(AssertionError):
         check(careless, truth)
+
+
+def _count_traces(engine: TieredEngine) -> int:
+    """How often a program of the engine has been traced, compiled or plain."""
+    holders = (engine, engine.finder, engine.programs._asdict())
+    parts = [part for holder in holders for part in (holder if isinstance(holder, dict) else vars(holder)).values()]
+    programs = [part for part in parts if isinstance(part, Program)]
+    assert len(programs) >= 9
+    return sum(
+        function.experimental_get_tracing_count()
+        for program in programs
+        for function in (program._plain, program._compiled)
+    )
+
+
+def test_a_second_call_on_two_rows_traces_nothing_and_takes_less_than_a_tenth_of_a_second() -> None:
+    oracle = random_oracle(5, 3, seed=1)
+    rows = Rows(oracle.sample(8, np.random.default_rng(2))[1].astype(np.float32))
+    engine = TieredEngine(FittedModel(oracle, 3), AUTO)
+    assert _count_traces(engine) == 0
+    engine.estimate(rows.take(np.arange(2)), 3)
+    n_traces = _count_traces(engine)
+    assert n_traces > 0
+    seconds = []
+    for first in (2, 4, 6):
+        start = time.process_time()
+        scores = engine.estimate(rows.take(np.arange(first, first + 2)), first)
+        seconds.append(time.process_time() - start)
+        assert (scores["method"] == IMPORTANCE).all()
+    assert _count_traces(engine) == n_traces
+    assert min(seconds) < 0.1
+    # Negative control: other shapes are traced.
+    engine.estimate(rows, 3)
+    assert _count_traces(engine) > n_traces
 
 
 N_FOLDED = 3

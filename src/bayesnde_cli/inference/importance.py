@@ -31,8 +31,9 @@ from bayesnde_cli.model.likelihood import DecoderLike, Target, log_prior
 from bayesnde_cli.model.networks import NetworkSpec
 
 # Shares of the draws from the prior and from the encoder's proposal; the others are around the modes, and of these a
-# share is normal.
-_PRIOR_SHARE, _ENCODER_SHARE, _NORMAL_SHARE = 0.05, 0.15, 0.75
+# share is normal. On rows of three tables with 14 to 17 latents, more draws from the encoder instead of the t lowered
+# the largest variances of the weights by a quarter, and those of the median row by a sixth on two of the tables.
+_PRIOR_SHARE, _ENCODER_SHARE, _NORMAL_SHARE = 0.05, 0.27, 0.85
 # Factor on the s.d. of the proposal: the evidence lower bound makes proposals narrower than the posterior.
 _WIDENING = 1.2
 # The tail of the weights: at most this share, and at most this many times the root of their number.
@@ -53,32 +54,60 @@ Scorer = Callable[[Parameters, tf.Tensor, "tf.Tensor | None", tf.Tensor], tf.Ten
 # Draws and their weights, compiled
 
 
-def propose(places: Modes, proposal: Proposal | None, n_draws: int, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Draws from q (rows, n_draws, d), and log q(z) there (rows, n_draws) float64."""
-    n_rows, _, d = places.z.shape
+class _Counts(NamedTuple):
+    """How many draws come from every part of q."""
+
+    normal: int
+    heavy: int
+    encoder: int
+    prior: int
+
+
+def _count(n_draws: int, *, has_encoder: bool) -> _Counts:
     n_prior = max(1, round(_PRIOR_SHARE * n_draws))
-    n_encoder = 0 if proposal is None else max(1, round(_ENCODER_SHARE * n_draws))
+    n_encoder = max(1, round(_ENCODER_SHARE * n_draws)) if has_encoder else 0
     n_around = n_draws - n_encoder - n_prior
     n_normal = min(round(_NORMAL_SHARE * n_around), n_around - 1)
-    counts = [n_around, n_encoder, n_prior]
+    return _Counts(n_normal, n_around - n_normal, n_encoder, n_prior)
+
+
+def _widen(proposal: Proposal) -> Proposal:
+    return Proposal(proposal.mean[:, None, :], _WIDENING * proposal.sd[:, None, :])
+
+
+def draw(places: Modes, proposal: Proposal | None, n_draws: int, seed: tf.Tensor) -> tf.Tensor:
+    """Draws from q, (rows, n_draws, d): every part has its share of them, up to one."""
+    n_rows, _, d = places.z.shape
+    counts = _count(n_draws, has_encoder=proposal is not None)
+    n_around = counts.normal + counts.heavy
     numbers = backend.normal([n_rows, n_draws, d + modes.FREEDOM], seed)
-    noise, freedom_noise = numbers[:, :, :d], numbers[:, n_normal:n_around, d:]
-    normal, heavy, encoded, from_prior = tf.split(noise, [n_normal, n_around - n_normal, n_encoder, n_prior], axis=1)
-    drawn, normal_share = [], n_normal / n_around
+    noise, freedom_noise = numbers[:, :, :d], numbers[:, counts.normal : n_around, d:]
+    normal, heavy, encoded, from_prior = tf.split(noise, counts, axis=1)
+    drawn = []
     for around, freedom in ((normal, None), (heavy, freedom_noise)):
         # Every mode gets its share of the draws, up to one.
         share = (tf.range(around.shape[1], dtype=tf.float32) + 0.5) / around.shape[1]
         drawn.append(modes.draw_jump(places, around, freedom, tf.broadcast_to(share, around.shape[:2])))
-    drawn.append(from_prior)
-    densities = [lambda z: modes.log_jump(places, z, normal_share), lambda z: log_prior(z, dtype=tf.float64)]
     if proposal is not None:
-        wide = Proposal(proposal.mean[:, None, :], _WIDENING * proposal.sd[:, None, :])
-        drawn.insert(2, wide.draw(encoded))
-        densities.insert(1, lambda z: wide.log_prob(z, dtype=tf.float64))
-    z = tf.concat(drawn, axis=1)
-    shares = [math.log(count / n_draws) for count in counts if count]
-    parts = [share + density(z) for share, density in zip(shares, densities, strict=True)]
-    return z, tf.reduce_logsumexp(parts, axis=0)
+        drawn.append(_widen(proposal).draw(encoded))
+    return tf.concat([*drawn, from_prior], axis=1)
+
+
+def log_prob(places: Modes, proposal: Proposal | None, n_draws: int, z: tf.Tensor) -> tf.Tensor:
+    """log q(z) of the q that `draw` takes n_draws from. z (rows, n, d) -> (rows, n) float64."""
+    counts = _count(n_draws, has_encoder=proposal is not None)
+    n_around = counts.normal + counts.heavy
+    parts = [(n_around, modes.log_jump(places, z, counts.normal / n_around))]
+    if proposal is not None:
+        parts.append((counts.encoder, _widen(proposal).log_prob(z, dtype=tf.float64)))
+    parts.append((counts.prior, log_prior(z, dtype=tf.float64)))
+    return tf.reduce_logsumexp([math.log(count / n_draws) + part for count, part in parts], axis=0)
+
+
+def propose(places: Modes, proposal: Proposal | None, n_draws: int, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Draws from q (rows, n_draws, d), and log q(z) there (rows, n_draws) float64."""
+    z = draw(places, proposal, n_draws, seed)
+    return z, log_prob(places, proposal, n_draws, z)
 
 
 def log_marginal_weights(

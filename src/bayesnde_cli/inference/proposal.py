@@ -38,6 +38,7 @@ class FitSettings(NamedTuple):
     n_components: int
     regulariser: float  # times the covariance within components
     absolute_regulariser: float = 0.0  # added to every variance, in units of z
+    n_steps: int = _N_EM_STEPS  # of EM
 
 
 class MixtureOfT(NamedTuple):
@@ -96,7 +97,7 @@ def fit(draws: tf.Tensor, settings: FitSettings, seed: tf.Tensor) -> MixtureOfT:
         return index + 1, _expected_shares(whitened, mixture), mixture
 
     empty = MixtureOfT(*(tf.zeros([n_rows, settings.n_components, *axes]) for axes in ([], [d], [d, d], [d, d])))
-    _, _, mixture = tf.while_loop(lambda index, *_: index < _N_EM_STEPS, step, (tf.constant(0), shares, empty))
+    _, _, mixture = tf.while_loop(lambda index, *_: index < settings.n_steps, step, (tf.constant(0), shares, empty))
     log_weights, means, factors, inverses = (tf.cast(part, tf.float64) for part in mixture)
     means = whitened.mean[:, None, :] + tf.matmul(means, whitened.factor, transpose_b=True)
     factors, inverses = tf.matmul(whitened.factor[:, None], factors), tf.matmul(inverses, whitened.inverse[:, None])

@@ -1,5 +1,6 @@
 """The choice of a recipe, and cycles of refinement that go on as long as they gain."""
 
+import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from bayesnde_cli.settings.stage_settings import (
     RefineSettings,
     WarmstartSettings,
 )
-from bayesnde_cli.training import search
+from bayesnde_cli.training import recipes, search
 from bayesnde_cli.training.loop import Progress, Training
 from bayesnde_cli.training.recipes import first_weights, fresh_networks, phases_of
 
@@ -195,3 +196,39 @@ def test_a_cycle_follows_one_that_gained_enough(end: float | None, is_needed: bo
     before = {"phase": phases[0].name, "round": 0, "marginal": -2.0}
     checks = [before, before | {"round": 1, "marginal": -2.5}, before | {"round": 2, "marginal": end}]
     assert training._is_next_needed(Progress(0, 2, None, [], checks)) is is_needed
+
+
+def test_a_cycle_that_memorises_ends_and_none_follows_it() -> None:
+    settings = RefineSettings(seed=0).with_defaults(N_ROWS)
+    phases = phases_of(settings, NETWORKS, _made_up(np.random.default_rng(0), N_ROWS))
+    training = Training(settings, phases, lambda _: None, lambda _: {}, tf.constant(0))
+
+    def progress(*marginals: float) -> Progress:
+        checks = [{"phase": phases[0].name, "round": at, "marginal": own} for at, own in enumerate(marginals)]
+        return Progress(0, len(checks) - 1, None, [], checks)
+
+    assert not training._is_phase_over(progress(-2.0, -1.5, -1.6))
+    assert training._is_phase_over(progress(-2.0, -1.5, -1.6, -1.7))
+    assert training._is_next_needed(progress(-2.0, -1.7, -1.5))
+    assert not training._is_next_needed(progress(-2.0, -1.5, -1.6))  # it gained, and then lost
+
+
+@pytest.mark.parametrize("most", [0.5, 1.0, 2.0, 6.0, 7.0, 19.0, 40.0])
+def test_cycles_take_all_operations_that_there_are(most: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, rows = RefineSettings(seed=0).with_defaults(N_ROWS), _made_up(np.random.default_rng(0), N_ROWS)
+    first = phases_of(settings, NETWORKS, rows)[0].pace
+    monkeypatch.setattr(recipes.stage_settings, "MOST_CYCLE_OPERATIONS", most * first.operations)
+    paces = [phase.pace for phase in phases_of(settings, NETWORKS, rows)]
+    assert sum(pace.n_rounds for pace in paces) == max(1, int(most)) * first.n_rounds
+    assert all(later.n_rounds >= pace.n_rounds for pace, later in itertools.pairwise(paces))
+
+
+def test_training_that_could_go_on_says_so(capsys: pytest.CaptureFixture) -> None:
+    settings = RefineSettings(seed=0).with_defaults(N_ROWS)
+    phases = phases_of(settings, NETWORKS, _made_up(np.random.default_rng(0), N_ROWS))[:2]
+    training = Training(settings, phases, lambda _: None, lambda _: {}, tf.constant(0))
+    first, last = (phase.name for phase in phases)
+    for end, is_told in ((-1.5, True), (-1.99, False)):
+        checks = [{"phase": first, "round": 1, "marginal": -2.0}, {"phase": last, "round": 1, "marginal": end}]
+        training._note_end(Progress(1, 1, None, [], checks), 0.05, Console())
+        assert ("still gained" in capsys.readouterr().err) is is_told

@@ -181,7 +181,17 @@ class Training:
                     if progress.phase > last:
                         return False
                 else:
+                    if phase.least_gain is not None and phase is self.phases[-1]:
+                        self._note_end(progress, phase.least_gain, report)
                     return True
+
+    def _note_end(self, progress: Progress, least_gain: float, report: Report) -> None:
+        if self._is_gaining(progress, least_gain):
+            n_steps = sum(own.pace.n_steps for own in self.phases)
+            report.note(
+                f"training has taken all of its {n_steps:,} steps and still gained: with "
+                f"`--set {self.settings.stage}.steps={2 * n_steps}` it may gain more"
+            )
 
     def _is_next_needed(self, progress: Progress) -> bool:
         """Whether there is another phase, and the last one gained enough for it."""
@@ -193,19 +203,24 @@ class Training:
         seconds_per_round = progress.seconds / max(len(progress.history), 1)
         if seconds_per_round * self.phases[progress.phase + 1].pace.n_rounds > self._seconds_left(progress):
             return False
+        return self._is_gaining(progress, least_gain)
+
+    def _is_gaining(self, progress: Progress, least_gain: float) -> bool:
+        """Whether the validation checks of the last cycle are better than those before it, up to its end.
+
+        A cycle that does not end near its best has begun to memorise the rows, and a longer one would go on with that.
+        """
         name = self.phases[progress.phase].name
         own, before = (
             [
                 check["marginal"]
                 for check in progress.checks
-                if (check["phase"] == name and check["round"] > 0) is is_own
+                if (check["phase"] == name and check["round"] > 0) is is_own and check["marginal"] is not None
             ]
             for is_own in (True, False)
         )
-        known = [[figure for figure in figures if figure is not None] for figures in (own, before)]
-        best, end = max(known[0], default=-math.inf), known[0][-1] if known[0] else -math.inf
-        # One that does not end near its best has begun to memorise the rows, and a longer one would go on with that.
-        return best > max(known[1], default=-math.inf) + least_gain and end > best - least_gain
+        best = max(own, default=-math.inf)
+        return best > max(before, default=-math.inf) + least_gain and own[-1] > best - least_gain
 
     def _data(self, phase: Phase, n_rounds: int) -> Data:
         """What the next round of a phase reads."""

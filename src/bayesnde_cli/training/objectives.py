@@ -248,6 +248,8 @@ def importance_objective(networks: Networks, settings: RefineSettings, pace: Pac
     Batch normalisation uses the frozen statistics of the warm start.
     """
 
+    assert settings.draws is not None
+
     def losses_of(state: State, data: Data, noise: tf.Tensor, _epoch: tf.Tensor) -> tuple[Losses, Parameters]:
         (x, y), decoder = data, decoder_of(networks.decoder, state.parameters)
         mean, sd = encoder_of(networks.encoder, state.parameters)(x, y)

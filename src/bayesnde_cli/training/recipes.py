@@ -85,6 +85,7 @@ def _refinement(settings: RefineSettings, networks: Networks, sizes: "Sizes", le
     """One phase; with the default length cycles, each twice as long as the one before, up to a number of operations."""
     update = settings.latent_update
     if update == "importance":
+        assert settings.draws is not None
         pace = sizes.epochs(passes=0.5 * (1 + settings.draws))
         objective = objectives.importance_objective(networks, settings, pace)
         first = Phase(update, objective, pace, follows_epochs=True)
@@ -108,7 +109,7 @@ def _refinement(settings: RefineSettings, networks: Networks, sizes: "Sizes", le
 
 
 def _longer(phase: Phase, factor: int, done: int, name: str, least_gain: float) -> Phase:
-    """A phase of a lower bound that is this many times as long, after so many lengths, if the last one gained enough."""
+    """A phase of a lower bound `factor` times as long, after `done` lengths, if the one before gained enough."""
     pace = phase.pace._replace(n_rounds=factor * phase.pace.n_rounds)
     objective = replace(phase.objective, start=objectives.start_of(pace))
     longer = replace(phase, name=name, objective=objective, pace=pace, first_epoch=done * phase.pace.n_epochs)

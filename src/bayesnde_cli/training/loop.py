@@ -208,7 +208,7 @@ class Training:
     def _is_gaining(self, progress: Progress, least_gain: float) -> bool:
         """Whether the validation checks of the last cycle are better than those before it, up to its end.
 
-        A cycle that does not end near its best has begun to memorise the rows, and a longer one would go on with that.
+        A cycle that does not end near its best has begun to memorise the rows, and a longer one would memorise more.
         """
         name = self.phases[progress.phase].name
         own, before = (

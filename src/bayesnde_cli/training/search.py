@@ -1,7 +1,7 @@
 """The choice of a recipe: every candidate is trained for a short while, and held-out rows decide.
 
 After the warm start candidates that are clearly below the best one are dropped; if others are left, they are refined
-for a moment as well. Of those that are as good as the best one, within a standard error, the cheapest is chosen. All
+for a moment as well. Of those within a standard error of the best one, the cheapest is chosen. All
 see the same rows. With many rows, where networks differ in speed rather than in what they memorise, they take about as
 many operations each; else as many steps, as a small network is ahead after few operations and behind in the end."""
 

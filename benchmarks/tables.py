@@ -26,6 +26,11 @@ import pyarrow.parquet as pq
 
 PLAIN = ("gaussian", "gaussian_mixture", "gaussian_mixture_scaled", "kernel_density")
 MOST_TEST_ROWS, VALIDATION_SHARE, SEED = 1000, 0.1, 1
+HEADER = (
+    "| table | rows | columns | mean log-density | above the best plain one by | above NSF by | above MAF by | CPU s | "
+    "NSF | MAF | networks, weights |",
+    "|---" * 11 + "|",
+)
 SIMULATORS = ("involute", "gmm", "linear-gaussian", "moons", "checkerboard", "rings")
 SIMULATED_ROWS = 21_000
 UCI = ("autompg", "stock", "forest", "energy", "skillcraft", "sml", "elevators", "bike")
@@ -200,6 +205,20 @@ def line(figures: dict[str, Any]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def count_results(results: Sequence[dict[str, Any]]) -> list[str]:
+    """How often ours is above and below others by more than two standard errors."""
+    lines = []
+    for label, names in (("the best plain estimator", PLAIN), ("NSF", ("nsf",)), ("MAF", ("maf",))):
+        found = [gain_over(figures, names) for figures in results]
+        errors = [gain / se for gain, se, best in found if best and se > 0.0]
+        if errors:
+            above, below = sum(own > 2.0 for own in errors), sum(own < -2.0 for own in errors)
+            lines.append(
+                f"Of {len(errors)} tables ours is clearly above {label} on {above} and clearly below on {below}."
+            )
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of the raw files")
@@ -211,10 +230,9 @@ def main() -> None:
     parser.add_argument("--collect", action="store_true")
     options = parser.parse_args()
     if options.collect:
-        for file in sorted(options.out.glob("*/result.json")):
-            figures = json.loads(file.read_text())
-            if "baselines" in figures:
-                print(line(figures))
+        files = sorted(options.out.glob("*/result.json"))
+        results = [figures for figures in (json.loads(file.read_text()) for file in files) if "baselines" in figures]
+        print("\n".join([*HEADER, *map(line, results), "", *count_results(results)]))
         return
     for case in options.cases:
         try:

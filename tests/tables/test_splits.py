@@ -117,15 +117,27 @@ def test_the_first_rows_of_a_split_may_be_asked_for() -> None:
     assert np.flatnonzero(by_number == splits.TRAIN).tolist() != [0, 1, 2, 3, 4]
 
 
-def test_copies_follow_the_first_one_but_frequent_rows_stay_apart() -> None:
+def test_copies_are_in_one_split_but_frequent_rows_are_not() -> None:
     ids = np.arange(1000)
-    split = splits.split_by_address(ids, (0.81, 0.09, 0.10), 0)
     copies = ids.copy()
     copies[500:700] = ids[:200]  # 200 rows twice
     copies[700:800] = 5  # and one of them a hundred times more
-    joined = splits.join_copies(split, copies)
+    split = splits.split_by_address(ids, SHARES, 0, None, copies)
+    assert abs(_sizes(split)[0] - 810) <= 2
     pairs = np.array([row for row in range(200) if row != 5])
-    np.testing.assert_array_equal(joined[500 + pairs], joined[pairs])
-    assert (split[500 + pairs] != split[pairs]).any()  # the control
-    np.testing.assert_array_equal(joined[700:], split[700:])
-    assert len(set(joined[700:800].tolist())) == 3
+    np.testing.assert_array_equal(split[500 + pairs], split[pairs])
+    alone = splits.split_by_address(ids, SHARES, 0)
+    assert (alone[500 + pairs] != alone[pairs]).any()  # the control
+    assert len(set(split[700:800].tolist())) == 3
+    np.testing.assert_array_equal(splits.split_by_address(ids, SHARES, 0, None, ids), alone)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_copies_empty_no_split_of_a_class(seed: int) -> None:
+    strata = np.repeat([0, 1], [190, 10])
+    copies = np.arange(200)
+    copies[1::2] = copies[::2]  # pairs
+    split = splits.split_by_address(np.arange(200), SHARES, seed, strata, copies)
+    for stratum in (0, 1):
+        assert set(split[strata == stratum].tolist()) == {0, 1, 2}
+    assert np.mean(split[::2] == split[1::2]) > 0.97

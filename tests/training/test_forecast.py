@@ -58,8 +58,8 @@ def test_the_speed_is_that_of_a_training_step() -> None:
     state, losses = phase.run(state, data, tf.constant(0))
     assert np.isfinite(float(losses["loss"]))
     seconds = (time.perf_counter() - started) * phase.pace.n_rounds
-    # Within a factor of four: other processes share the machine.
-    assert 0.25 < forecast([phase], measure_speed()).usual / (seconds + forecast_module._COMPILE_SECONDS) < 4.0
+    # Within a factor of five: other processes share the machine.
+    assert 0.2 < phase.pace.operations / measure_speed() / seconds < 5.0
 
 
 def _medium() -> tuple[Networks, Rows]:
@@ -72,9 +72,9 @@ def _weights() -> dict[str, tf.Tensor]:
     return first_weights(WarmstartSettings(seed=0), _medium()[0])
 
 
-@pytest.mark.parametrize(("minutes", "is_tried"), [("1000", True), ("0.1", False)])
+@pytest.mark.parametrize(("minutes", "is_tried"), [("1000", True), ("0.1", False), (None, True)])
 def test_recipes_are_tried_if_there_is_time(
-    minutes: str, is_tried: bool, bayesnde: Callable, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    minutes: str | None, is_tried: bool, bayesnde: Callable, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forecast_module, "measure_speed", lambda: 1e11)
     target = tmp_path / "run"
@@ -82,8 +82,8 @@ def test_recipes_are_tried_if_there_is_time(
     for file in (run / "prepare").iterdir():
         (target / "prepare" / file.name).write_bytes(file.read_bytes())
     with fake_training.installed():
-        outcome = bayesnde("warmstart", "--run", target, "--minutes", minutes)
+        outcome = bayesnde("warmstart", "--run", target, *(("--minutes", minutes) if minutes else ()))
     assert outcome.code == 0, outcome.err
     assert (target / "warmstart/recipe.parquet").exists() is is_tried
     assert ("no recipes are tried" in outcome.err) is not is_tried
-    assert ("expected time: " in outcome.err) is is_tried
+    assert ("expected time: " in outcome.err) is (minutes is None)

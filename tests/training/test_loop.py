@@ -129,6 +129,9 @@ def test_recipes_are_tried_once_and_their_time_counts(tmp_path: Path, monkeypatc
     first = _checkpoints().choose_once(lambda _: [{"recipe": "small"}])
     assert first[1] > 0.0
     assert _checkpoints().choose_once(_refuse_trials) == first
+    nothing = _checkpoints({"settings": {"seed": 3}})
+    assert nothing.choose_once(lambda _: [])[0] == []  # no time to try any
+    assert nothing.choose_once(_refuse_trials)[0] == []
     other = _checkpoints({"settings": {"seed": 2}})
     assert other.choose_once(lambda _: [{"recipe": "large"}])[0] == [{"recipe": "large"}]
 

@@ -248,7 +248,7 @@ def trained(data: tuple) -> Trained:
         states.append(state)
         losses.append({name: float(value) for name, value in found.items()})
     pace = Pace(N_ROWS, 128, N_ROWS // 128, 5, 1)
-    objective = objectives.importance_objective(NETWORKS, RefineSettings(learning_rate=1e-3), pace)
+    objective = objectives.importance_objective(NETWORKS, RefineSettings(draws=8, learning_rate=1e-3), pace)
     importance = compile_round(objective, N_ROWS // 128)
     state = _start(state.average, 5)
     for _ in range(5):

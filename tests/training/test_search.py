@@ -43,13 +43,14 @@ def _candidate(name: str, **settings: Any) -> search.Candidate:
 
 def _training_rows(train: Rows) -> Any:
     data = tf.constant(train.x), None
-    return SimpleNamespace(first=train, n_epoch_rows=len(train), epoch=lambda _: data)
+    return SimpleNamespace(first=train, n_rows=len(train), n_epoch_rows=len(train), epoch=lambda _: data)
 
 
 def _choose(candidates: list[search.Candidate]) -> list[dict[str, Any]]:
     rng = np.random.default_rng(0)
     train, held_out = _made_up(rng, N_ROWS), _made_up(rng, 100)
-    return search.choose(candidates, _training_rows(train), held_out, REPORT)
+    rows = _training_rows(train)
+    return search.choose(candidates, search.trials(candidates, rows), rows, held_out, REPORT)
 
 
 def test_a_recipe_that_cannot_fit_the_rows_loses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,12 +79,13 @@ def chosen_by(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[dict[str, A
             trained[candidate.name] += 1
             return scores[candidate.name][trained[candidate.name] - 1]
 
-        monkeypatch.setattr(search, "trials", lambda *_: {name: ([], []) for name in scores})
         monkeypatch.setattr(search, "_train", lambda *_: {})
         monkeypatch.setattr(search, "_score", score)
         settings = SimpleNamespace(seed=0, width=1, depth=1, weight_decay=0.0)
         candidates: Any = [search.Candidate(name, settings, None, {}) for name in scores]  # type: ignore[arg-type]
-        return search.choose(candidates, _training_rows(Rows(np.zeros((9, 1)))), Rows(np.zeros((50, 1))), REPORT)
+        parts: search.Trials = {name: ([], []) for name in scores}
+        rows = _training_rows(Rows(np.zeros((9, 1))))
+        return search.choose(candidates, parts, rows, Rows(np.zeros((50, 1))), REPORT)
 
     return choose
 
@@ -128,11 +130,12 @@ def test_a_search_that_was_stopped_goes_on_where_it_was(chosen_by: Callable, mon
     rng = np.random.default_rng(0)
     rows, held_out = _training_rows(_made_up(rng, N_ROWS)), _made_up(rng, 100)
     candidates = [_candidate(name, width=width, depth=1) for name, width in (("small", 4), ("large", 8))]
-    expected, stops = search.choose(candidates, rows, held_out, REPORT), {1, 3}
+    parts = search.trials(candidates, rows)
+    expected, stops = search.choose(candidates, parts, rows, held_out, REPORT), {1, 3}
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            search.choose(candidates, rows, held_out, REPORT, once)
-    assert search.choose(candidates, rows, held_out, REPORT, once) == expected
+            search.choose(candidates, parts, rows, held_out, REPORT, once)
+    assert search.choose(candidates, parts, rows, held_out, REPORT, once) == expected
     assert n_computed == ["warmstart-small", "warmstart-large", "refine-small", "refine-large"]
 
 
@@ -157,11 +160,16 @@ def test_training_rows_are_held_out_where_validation_rows_are_few() -> None:
     rng = np.random.default_rng(0)
     train, many, few = (_made_up(rng, n) for n in (400, 200, 30))
     assert len(search.hold_out(train, many, 0).trained) == 400
-    index, rows = search.hold_out(train, few, 0)
-    assert (len(index), len(rows)) == (300, 130)  # a quarter of the training rows, though 200 are wanted
+    index, rows, n_rows = search.hold_out(train, few, 0)
+    assert (len(index), len(rows), n_rows) == (300, 130, 130)  # a quarter of the training rows, though 200 are wanted
     held_out = set(map(tuple, rows.x.tolist()))
     assert not held_out & set(map(tuple, train.x[index].tolist()))
     assert set(map(tuple, few.x.tolist())) <= held_out
+    # A row with very many copies leaves room for others.
+    copied = Rows(np.concatenate([np.repeat(train.x[:1], 200, axis=0), train.x[:200]]))
+    for seed in range(20):
+        index, _, n_rows = search.hold_out(copied, few, seed)
+        assert (len(index), n_rows) == (300, 130)
 
 
 NETWORKS = Networks(NetworkSpec(2, 2, kind="mlp", width=4, depth=1), NetworkSpec(2, 2, kind="mlp", width=4, depth=1))

@@ -109,6 +109,8 @@ def test_the_noise_of_a_pixel_stays_in_its_cell(dtype: tf.DType, far: float, mon
 def _windows(run: Path, monkeypatch: pytest.MonkeyPatch, n_windows: int) -> TrainingRows:
     n_cells = read_split(RunLayout(run), "train").x.size
     monkeypatch.setattr(training_rows, "MOST_CELLS", -(-n_cells // n_windows))
+    # Windows of at least this many rows are read for one epoch at a time.
+    monkeypatch.setattr(training_rows, "EPOCH_ROWS", min(training_rows.EPOCH_ROWS, 1300 // n_windows))
     rows = _rows(run, fresh_noise=False)
     assert rows.n_windows == n_windows
     return rows
@@ -131,9 +133,19 @@ def test_windows_of_a_large_table_take_turns_and_share_its_rows(
     assert np.array_equal(again.epoch(n_windows + 1)[0], rows.epoch(n_windows + 1)[0])
 
 
+def test_a_window_of_few_rows_is_kept_for_several_epochs(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_rows, "MOST_CELLS", 400)  # a hundred rows
+    monkeypatch.setattr(training_rows, "EPOCH_ROWS", 300)
+    rows = _rows(run, fresh_noise=False)
+    seen = [rows.epoch(number)[0].numpy() for number in range(6)]
+    assert len({x.tobytes() for x in seen[:3]}) == len({x.tobytes() for x in seen[3:]}) == 1
+    assert not np.array_equal(seen[2], seen[3])
+
+
 def test_a_window_has_fresh_noise_each_time(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     n_cells = read_split(RunLayout(run), "train").x.size
     monkeypatch.setattr(training_rows, "MOST_CELLS", n_cells // 2)
+    monkeypatch.setattr(training_rows, "EPOCH_ROWS", 607)
     rows = _rows(run)
     epochs = [rows.epoch(number)[0].numpy() for number in range(2 * rows.n_windows)]
     assert len({x[:, COUNTS].tobytes() for x in epochs}) == len(epochs)

@@ -25,8 +25,8 @@ _DIAGONAL_SHARE = 0.9
 class NormalMixture:
     """A mixture of K normals in p columns, float64. The rank of `scales` tells diagonal from full covariances.
 
-    Where several components share a scale they are the kernels of a kernel density. It leaves out the kernel that
-    stands on a row: else the rows that it was fitted to would seem as usual as they can be, outliers among them.
+    Where several components share a scale they are the kernels of a kernel density. Of those that stand on a row it
+    leaves one out, the row's own if it was fitted to it: else no training row would be an outlier.
     """
 
     log_weights: np.ndarray  # (K,); the weights sum to 1
@@ -41,7 +41,7 @@ class NormalMixture:
         """The log-density of rows x (n, p), (n,); with a mask (n, p), of the observed cells: 0 if there are none."""
         log_density = np.zeros(len(x))
         if observed is None:
-            for block, log_joint in self._log_joint(x):
+            for block, log_joint in self._log_joint(x, leaves_out_own=True):
                 log_density[block] = log_sum_exp(log_joint, axis=1)
             return log_density
         for rows, is_observed in _patterns(observed):
@@ -132,7 +132,7 @@ class NormalMixture:
     def _covariances(self) -> np.ndarray:
         return self.scales @ self.scales.transpose(0, 2, 1)
 
-    def _log_joint(self, x: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    def _log_joint(self, x: np.ndarray, *, leaves_out_own: bool = False) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield blocks of the rows with log w_k + log N(x; mu_k, Sigma_k), (rows, K)."""
         n_components, p = self.means.shape
         centre = self.means.mean(axis=0)  # products of cells far from 0 would lose digits
@@ -150,7 +150,7 @@ class NormalMixture:
             with np.errstate(over="ignore"):
                 if is_shared:
                     distance = squared_distances(some / sds, means / sds)
-                    if n_components > 1:
+                    if leaves_out_own and n_components > 1:
                         distance = _leave_out_own(distance)
                 else:
                     if self.is_full:
@@ -215,15 +215,12 @@ def squared_distances(x: np.ndarray, centres: np.ndarray) -> np.ndarray:
 
 
 def _leave_out_own(distance: np.ndarray) -> np.ndarray:
-    """Squared distances (rows, K) without those of a row to its own kernels; the others make up for their weight.
-
-    A row with no other kernels keeps its own.
-    """
-    is_own = distance < _SAME_ROW**2
-    n_own = is_own.sum(axis=1, keepdims=True)
-    n_others = np.maximum(is_own.shape[1] - n_own, 1)
-    left = np.where(is_own, np.inf, distance - 2.0 * np.log(is_own.shape[1] / n_others))
-    return np.where((n_own > 0) & (n_own < is_own.shape[1]), left, distance)
+    """Squared distances (rows, K >= 2), infinite for one of the kernels that stand on a row; others take its weight."""
+    nearest = distance.argmin(axis=1)
+    rows = np.flatnonzero(distance[np.arange(len(distance)), nearest] < _SAME_ROW**2)
+    distance[rows] -= 2.0 * np.log(distance.shape[1] / (distance.shape[1] - 1.0))
+    distance[rows, nearest[rows]] = np.inf
+    return distance
 
 
 def log_sum_exp(values: np.ndarray, axis: int) -> np.ndarray:

@@ -15,7 +15,6 @@ import numpy as np
 
 from bayesnde_cli.formatting import shell_assignments, shell_options
 from bayesnde_cli.inference.bridge import ERROR_ABOVE_TARGET, NO_CELLS, RELIABLE
-from bayesnde_cli.model.stack import KERNELS
 from bayesnde_cli.report.collect import ReportData
 
 # Shares of rows that may be doubtful before care is due, and before the whole set is doubtful.
@@ -192,7 +191,6 @@ def check_memory(data: ReportData) -> Check | None:
     gap = float(train.mean() - validation.mean())
     error = math.sqrt(train.var(ddof=1) / len(train) + validation.var(ddof=1) / len(validation))
     facts = {"gap": gap, "se": error, "is_clear": gap > _CLEAR * error, "is_very_clear": gap > _VERY_CLEAR * error}
-    facts["has_kernels"] = KERNELS in data.subject.facts.get("members", {})
     return Check("memory", Level.FAIR if facts["is_very_clear"] else Level.GOOD, facts, Cause.OVERFIT)
 
 

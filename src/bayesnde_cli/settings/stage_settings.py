@@ -125,8 +125,9 @@ class PrepareSettings(StageSettings):
 WARMSTART_STEPS, FIRST_CYCLE_STEPS, MOST_CYCLES = 1500, 1000, 8
 # Operations of all cycles together, at most: about five minutes of CPU time.
 MOST_CYCLE_OPERATIONS = 4e13
-# Validation checks below the best one after which a cycle ends: it has begun to memorise.
-MOST_CYCLE_MISSES = 2
+# Validation checks without improvement that end training. A cycle, which has then begun to memorise, ends after a share
+# of its checks, but no fewer than the last number.
+PATIENCE, CYCLE_PATIENCE, LEAST_CYCLE_PATIENCE = 6, 0.4, 2
 # Gain of a cycle, in nats, that starts the next one: this number divided by the number of training rows, within these
 # limits. Smaller gains are within the uncertainty of a fit to that many rows.
 CYCLE_GAIN_ROWS, CYCLE_GAIN_LIMITS = 120.0, (0.005, 0.05)
@@ -247,8 +248,11 @@ class TrainingSettings(ComputedSettings):
         ge=1,
         default_text=_by_kind("checks"),
     )
-    patience: int = _selection(
-        6, "Stop after this many validation checks without improvement; 0 never stops, nor does --select rank.", ge=0
+    patience: int | None = _selection(
+        None,
+        "Stop after this many validation checks without improvement; 0 never stops, nor does --select rank.",
+        ge=0,
+        default_text=f"{PATIENCE}; in a cycle {CYCLE_PATIENCE:.0%} of its checks",
     )
     validation_rows: int | None = _selection(
         None,

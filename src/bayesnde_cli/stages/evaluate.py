@@ -444,11 +444,14 @@ def _what_rows_show(metrics: Mapping[str, Any]) -> Iterator[str]:
         "cannot be told apart from": [name for name, error in errors.items() if abs(error) <= _CLEAR],
     }
     found = [f"{label} {', '.join(names).replace('_', ' ')}" for label, names in groups.items() if names]
-    n_rows = metrics["rows"]["n"]
+    n_rows = min(own["n"] for own in known.values())
     yield f"on {counted(n_rows, 'row')} this model {'; it '.join(found)}"
     if n_rows < _FEW_ROWS:
-        least = _CLEAR * min(own["gain_se"] for own in known.values())
-        yield f"these are few rows: differences below {least:.2g} nats cannot be seen; other rows may tell otherwise"
+        least = [_CLEAR * own["gain_se"] for own in known.values()]
+        yield f"these are few rows: differences below {min(least):.2g} to {max(least):.2g} nats may be chance"
+    for name, own in known.items():
+        if n_left_out := own["n_not_finite"]:
+            yield f"without {counted(n_left_out, 'row')} where {name.replace('_', ' ')} has no finite density"
 
 
 def format_classes(metrics: Mapping[str, Any]) -> str:

@@ -221,8 +221,7 @@ def _split(staged: StagedTable, roles: Roles, config: PrepareSettings, copies: n
     elif config.split_method == "train-test-split":
         split = splits.split_by_train_test_split(len(row_ids), config.split, config.split_seeds, strata)
     else:
-        split = splits.split_by_address(row_ids, config.split, config.seed, strata)
-        split = split if copies is None else splits.join_copies(split, copies)
+        split = splits.split_by_address(row_ids, config.split, config.seed, strata, copies)
     order_seed = None if config.split_method == "order" else config.seed
     for code, most in ((splits.TRAIN, config.train_rows), (splits.TEST, config.test_rows)):
         if most is not None:

@@ -33,7 +33,7 @@ from bayesnde_cli.tables.model_rows import read_schema, read_split
 if TYPE_CHECKING:
     from bayesnde_cli.model.coders import Networks
     from bayesnde_cli.training.forecast import Forecast
-    from bayesnde_cli.training.loop import Checkpoints, Progress
+    from bayesnde_cli.training.loop import Checkpoints, Once, Progress
     from bayesnde_cli.training.search import Candidate
     from bayesnde_cli.training.training_rows import TrainingRows
 
@@ -224,13 +224,13 @@ def _fit(
     are_images = read_schema(layout).image is not None
     is_whole = are_images or config.needs_all_rows
     rows = TrainingRows(layout, seed, fresh_noise=config.fresh_noise, is_whole=is_whole)
-    train, validation = rows.first, read_split(layout, "validation")
+    train, validation = rows.first, read_split(layout, "validation", with_values=rows.first.values is not None)
     if rows.n_windows > 1:
         report.note(f"the table is large: an epoch sees {rows.n_epoch_rows:,} of its rows, the next one others")
     tried: list[dict[str, Any]] = []
     if isinstance(config, WarmstartSettings):
         config, tried = _choose_recipe(layout, config, checkpoints, rows, validation, report, refine)
-    config = config.with_defaults(len(train), are_images=are_images, n_classes=train.n_classes)
+    config = config.with_defaults(rows.n_rows, are_images=are_images, n_classes=train.n_classes)
     networks, weights = _read_model(layout, config, rows)
     check = selection_module.ValidationCheck(config, networks, validation)
     training = Training(
@@ -266,33 +266,39 @@ def _choose_recipe(
     from bayesnde_cli.training import search
     from bayesnde_cli.training.forecast import forecast, measure_speed
 
-    are_images = read_schema(layout).image is not None
+    are_images, n_rows = read_schema(layout).image is not None, rows.n_rows
     facts: dict[str, Any] = {"are_images": are_images, "n_classes": rows.first.n_classes}
-    settings = config.candidates(len(rows.first), are_images=are_images)
-    if search.n_held_out(len(rows.first), len(validation)) < search.LEAST_ROWS:
-        settings = {config.recipe: config}
-    trial_rows = rows
-    if len(settings) > 1:
-        index, held_out = search.hold_out(rows.first, validation, derive_seed(rows.seed, "recipe"))
-        trial_rows = rows.part(index)
-    tried = []
-    for name, own in settings.items():
-        complete = own.with_defaults(len(rows.first), **facts)
-        tried.append(search.Candidate(name, complete, *_read_model(layout, complete, trial_rows)))
-
-    speed = measure_speed()
-    training = max((_forecast(own, rows, refine, facts, speed) for own in tried), key=lambda own: own.longest)
+    settings = config.candidates(n_rows, are_images=are_images)
+    held = search.hold_out(rows.first, validation, derive_seed(rows.seed, "recipe")) if len(settings) > 1 else None
     what = "the warm start" if refine is None else "the warm start and the refinement"
-    if len(tried) == 1:
-        report.note(f"expected time: {what} {training}")
+
+    def candidate(name: str, own: WarmstartSettings) -> "Candidate":
+        complete = own.with_defaults(n_rows, **facts)
+        return search.Candidate(name, complete, *_read_model(layout, complete, rows))
+
+    if held is None or held.n_rows < search.LEAST_ROWS:
+        if config.minutes is None:
+            expected = _forecast(candidate(config.recipe, config), rows, refine, facts, measure_speed())
+            report.note(f"expected time: {what}, {expected}")
         return config, []
-    parts = search.trials(tried, trial_rows).values()
-    trials = forecast([phase for own in parts for phases in own for phase in phases], speed)
-    if config.minutes is not None and trials.usual > 60.0 * config.minutes * stage_settings.SEARCH_TIME:
-        report.note(f"no recipes are tried: that would take {trials} of {config.minutes:g} minutes")
+
+    def try_recipes(once: "Once") -> list[dict[str, Any]]:
+        """The figures of the recipes; none if there is no time to try them."""
+        speed, trial_rows = measure_speed(), rows.part(held.trained)
+        tried = [candidate(name, own) for name, own in settings.items()]
+        trials = search.trials(tried, trial_rows)
+        time = forecast([phase for own in trials.values() for phases in own for phase in phases], speed)
+        if config.minutes is None:
+            longest = max((_forecast(own, rows, refine, facts, speed) for own in tried), key=lambda own: own.longest)
+            report.note(f"expected time: {len(tried)} recipes are tried, {time}; {what} of the largest, {longest}")
+        elif time.usual > 60.0 * config.minutes * stage_settings.SEARCH_TIME:
+            report.note(f"no recipes are tried: that would take {time}, and this stage has {config.minutes:g} minutes")
+            return []
+        return search.choose(tried, trials, trial_rows, held.rows, report, once)
+
+    records, seconds = checkpoints.choose_once(try_recipes)
+    if not records:
         return config, []
-    report.note(f"expected time: {len(tried)} recipes are tried, {trials}; {what} of the largest, {training}")
-    records, seconds = checkpoints.choose_once(lambda once: search.choose(tried, trial_rows, held_out, report, once))
     chosen = settings[search.chosen_recipe(records)]
     report.note(f"recipe {search.chosen_recipe(records)} chosen of {', '.join(settings)}")
     if chosen.minutes is not None:
@@ -310,7 +316,7 @@ def _forecast(
     stages: list[TrainingSettings] = [candidate.settings]
     if refine is not None:
         own = {"seed": candidate.settings.seed, "weight_decay": candidate.settings.weight_decay}
-        stages.append(refine.fill_in(own).with_defaults(len(rows.first), **facts))
+        stages.append(refine.fill_in(own).with_defaults(rows.n_rows, **facts))
     times = [forecast(phases_of(own, candidate.networks, rows.first, rows.n_epoch_rows), speed) for own in stages]
     return times[0] if refine is None else times[0] + times[1]
 

@@ -27,27 +27,38 @@ _SPLIT_WORDS |= dict.fromkeys(("validation", "valid", "val", "dev"), VALIDATION)
 
 
 def split_by_address(
-    row_ids: np.ndarray, shares: Sequence[float], seed: int, strata: np.ndarray | None = None
+    row_ids: np.ndarray,
+    shares: Sequence[float],
+    seed: int,
+    strata: np.ndarray | None = None,
+    copies: np.ndarray | None = None,
 ) -> np.ndarray:
     """The split of each row by a seeded permutation in which a row's place is drawn from its own `row_id`. (rows,)
 
-    Within each stratum the rows are ordered by the random bits at `(seed, row_id)`; the first share trains.
+    Within each stratum the rows are ordered by the random bits at `(seed, row_id)`; the first share trains. With the
+    positions of rows' first copies, (rows,), copies have one place: a test row that was seen in training says nothing
+    about other rows. Frequent rows have places of their own, as their number says something.
     """
-    bits = bits_at(derive_seed(seed, "prepare", "split"), row_ids)
+    if copies is None:
+        copies = np.arange(len(row_ids))
+    is_frequent = np.bincount(copies, minlength=len(row_ids))[copies] > max(_FREQUENT_SHARE * len(row_ids), 2.0)
+    copies = np.where(is_frequent, np.arange(len(row_ids)), copies)
+    bits = bits_at(derive_seed(seed, "prepare", "split"), row_ids[copies])
     split = np.empty(len(row_ids), np.int8)
     strata = np.zeros(len(row_ids)) if strata is None else strata
     for stratum in (np.flatnonzero(strata == code) for code in np.unique(strata)):
         order = stratum[np.argsort(bits[stratum], kind="stable")]
-        split[order] = split_by_order(len(order), shares)
+        split[order] = _keep_together(split_by_order(len(order), shares), copies[order])
     return split
 
 
-def join_copies(split: np.ndarray, copies: np.ndarray) -> np.ndarray:
-    """The split with copies of a row where the first one is, whose position `copies` has: a test row that was seen in
-    training says nothing about other rows. Frequent rows stay apart: their number says something. (rows,)
-    """
-    is_frequent = np.bincount(copies, minlength=len(split))[copies] > max(_FREQUENT_SHARE * len(split), 2.0)
-    return np.where(is_frequent, split, split[copies])
+def _keep_together(split: np.ndarray, copies: np.ndarray) -> np.ndarray:
+    """The split of ordered rows, where copies that a boundary parts follow the first, unless that empties a split."""
+    for first in np.flatnonzero(np.diff(split)) + 1:
+        moved = np.where(copies == copies[first], split[np.argmax(copies == copies[first])], split)
+        if set(moved) == set(split):
+            split = moved
+    return split
 
 
 def split_by_tail(n_rows: int, shares: Sequence[float], seed: int) -> np.ndarray:

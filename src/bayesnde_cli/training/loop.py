@@ -21,7 +21,7 @@ from bayesnde_cli.model.layers import Parameters, global_norm
 from bayesnde_cli.runs.files import FORMAT_VERSION, read_arrays, read_object, sweep, write_arrays, write_json
 from bayesnde_cli.runs.layout import RunLayout
 from bayesnde_cli.runs.manifest import compare, forget_checkpoint, settings_differ
-from bayesnde_cli.settings.stage_settings import TrainingSettings
+from bayesnde_cli.settings.stage_settings import PATIENCE, TrainingSettings
 from bayesnde_cli.training.objectives import Data, Losses, Objective, Pace, State
 from bayesnde_cli.training.selection import best_check, n_misses
 
@@ -73,14 +73,19 @@ class Phase:
     name: str
     objective: Objective
     pace: Pace
-    data: Data = None  # what its rounds read instead of the rows
+    own_data: Callable[[], Data] | None = None  # makes what its rounds read instead of the rows
     n_settling: int = 0  # rounds in which a validation check without improvement does not count
     n_checks: int | None = None  # None: as in the settings
     first_epoch: int = 0  # where its random numbers begin: those of a longer phase follow those of the shorter one
     like: "Phase | None" = None  # a shorter phase, whose compiled round it shares
     least_gain: float | None = None  # in nats, of the phase before; with less, training ends there
-    most_misses: int | None = None  # validation checks below its best one, at most, if fewer than in the settings
+    patience: int = PATIENCE  # validation checks without improvement that end it, unless the settings say
     follows_epochs: bool = False  # every epoch has its own noise, and its own part of a table that is too large
+
+    @cached_property
+    def data(self) -> Data:
+        """What its rounds read instead of the rows; made at its first use."""
+        return self.own_data() if self.own_data else None
 
     @cached_property
     def run(self) -> RunRound:
@@ -181,7 +186,7 @@ class Training:
                     if progress.phase > last:
                         return False
                 else:
-                    if phase.least_gain is not None and phase is self.phases[-1]:
+                    if phase.least_gain is not None and progress.n_rounds == self.phases[-1].pace.n_rounds:
                         self._note_end(progress, phase.least_gain, report)
                     return True
 
@@ -189,8 +194,8 @@ class Training:
         if self._is_gaining(progress, least_gain):
             n_steps = sum(own.pace.n_steps for own in self.phases)
             report.note(
-                f"training has taken all of its {n_steps:,} steps and still gained: with "
-                f"`--set {self.settings.stage}.steps={2 * n_steps}` it may gain more"
+                f"all {n_steps:,} steps were taken, and the last ones still gained: "
+                f"`{self.settings.stage} --steps {2 * n_steps} --restart` may gain more"
             )
 
     def _is_next_needed(self, progress: Progress) -> bool:
@@ -224,7 +229,7 @@ class Training:
 
     def _data(self, phase: Phase, n_rounds: int) -> Data:
         """What the next round of a phase reads."""
-        if phase.data is not None:
+        if phase.own_data:
             return phase.data
         if not phase.follows_epochs:
             return self.rows_of(None)
@@ -252,8 +257,8 @@ class Training:
         own = [check for check in progress.checks if check["phase"] == phase.name]
         misses = n_misses(own, self.settings.select, after_round=phase.n_settling)
         patience = self.settings.patience
-        if patience and phase.most_misses is not None:
-            patience = min(patience, phase.most_misses)
+        if patience is None:
+            patience = phase.patience
         is_out_of_time = progress.n_rounds > 0 and self._seconds_left(progress) <= 0.0
         return is_out_of_time or progress.n_rounds >= phase.pace.n_rounds or 0 < patience <= misses
 

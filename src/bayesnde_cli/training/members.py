@@ -122,15 +122,13 @@ def fit_gaussian(x: np.ndarray) -> NormalMixture:
     return _fit_normals(x.astype(np.float64), 1, "full", 0)
 
 
-def _fit_normals(
-    x: np.ndarray, n_components: int, covariance: str, seed: int, start: NormalMixture | None = None
-) -> NormalMixture:
-    """The mixture of maximum likelihood: in closed form for one component, else by EM, which may begin at a mixture."""
+def _fit_normals(x: np.ndarray, n_components: int, covariance: str, seed: int) -> NormalMixture:
+    """The mixture of maximum likelihood: in closed form for one component, else by EM."""
     # One thread: the products are small, and with two threads they took six times as long. Nor do the last bits of the
     # result depend on the number of threads.
     with threadpool_limits(1):
         if n_components > 1:
-            mixture = _run_em(x, n_components, covariance, seed, start)
+            mixture = _run_em(x, n_components, covariance, seed)
             weights, means, covariances = mixture.weights_, mixture.means_, mixture.covariances_
         else:
             weights, means = np.ones(1), x.mean(axis=0, keepdims=True)
@@ -142,25 +140,15 @@ def _fit_normals(
     return NormalMixture(np.log(weights), means, scales)
 
 
-def _run_em(x: np.ndarray, n_components: int, covariance: str, seed: int, start: NormalMixture | None) -> Any:
+def _run_em(x: np.ndarray, n_components: int, covariance: str, seed: int) -> Any:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
 
-    known: dict[str, np.ndarray] = {}
-    if start is not None:
-        if start.is_full:
-            whiten = np.linalg.inv(start.scales)
-            precisions = whiten.transpose(0, 2, 1) @ whiten
-        else:
-            precisions = start.scales**-2.0
-        weights = np.exp(start.log_weights)
-        known = {"weights_init": weights / weights.sum(), "means_init": start.means, "precisions_init": precisions}
     mixture = GaussianMixture(
         n_components,
         covariance_type=covariance,
         reg_covar=RIDGE,
         random_state=derive_seed(seed, "mixture", covariance, n_components) % 2**32,
-        **known,
     )
     with warnings.catch_warnings():
         # No convergence, or fewer distinct rows than components: the held-out rows decide.
@@ -180,7 +168,8 @@ def _folds(parts: Sequence[Rows], seed: int) -> Iterator[tuple[np.ndarray, np.nd
 def distinct_ids(*parts: Rows) -> np.ndarray:
     """A number for each row of all parts, (n,), the same for exact copies: of values, as their noise may differ."""
     values = [rows.values for rows in parts if rows.values is not None]
-    cells = values if len(values) == len(parts) else [rows.x for rows in parts]
+    assert len(values) in (0, len(parts)), "values of some rows only"
+    cells = values or [rows.x for rows in parts]
     return np.unique(np.concatenate(cells), axis=0, return_inverse=True)[1].ravel()
 
 
@@ -209,17 +198,6 @@ def fit_kernels(train: Rows, validation: Rows, seed: int, *, most_rows: int = KE
     mean = scores.mean(axis=1)
     bandwidth = BANDWIDTHS[int(np.argmax(mean))] if np.isfinite(mean).any() else _USUAL_BANDWIDTH
     return FittedMixture(kernel_mixture(kernels, bandwidth), {"bandwidth": bandwidth, "n_fit_rows": len(kernels)})
-
-
-def add_rows(fitted: FittedMixture, rows: Rows, seed: int, *, most_rows: int = MOST_ROWS) -> NormalMixture:
-    """The mixture, or the kernel density, with the same settings fitted to these rows; EM begins at the mixture."""
-    x = rows.x[some_rows(len(rows), most_rows, seed)].astype(np.float64)
-    if "bandwidth" in fitted.chosen:
-        return kernel_mixture(x, fitted.chosen["bandwidth"])
-    try:
-        return _fit_normals(x, fitted.chosen["components"], fitted.chosen["covariance"], seed, fitted.mixture)
-    except ValueError:  # see `_score_normals`
-        return fitted.mixture
 
 
 def kernel_mixture(kernels: np.ndarray, bandwidth: float) -> NormalMixture:
@@ -316,8 +294,8 @@ def fit_stack(
     """A stack of the fitted model, which has this log-density at the validation rows, and of the members above.
 
     With it, the settings that each member chose, by class. The members are fitted to standardised columns, whatever the
-    scaling of the model's space; with their weights known, they are fitted to the validation rows as well. The fitted
-    model stays, with the least weight, even if the others are better at nearly all rows.
+    scaling of the model's space. The fitted model stays, with the least weight, even if the others are better at nearly
+    all rows.
     """
     fits: dict[str, MixtureFit] = {GAUSSIAN_MIXTURE: fit_gaussian_mixture, KERNELS: fit_kernels}
     train = train.take(some_rows(len(train), MOST_ROWS * max(1, train.n_classes), seed))
@@ -325,29 +303,11 @@ def fit_stack(
     sd = np.where(sd > 0.0, sd, 1.0)
     to_fit, to_choose = (replace(rows, x=(rows.x - mean) / sd) for rows in (train, validation))
     fitted = {name: fit_classes(fit, to_fit, to_choose, derive_seed(seed, name)) for name, fit in fits.items()}
-    log_densities = np.array(
-        [log_density, *(own.rescale(mean, sd).log_density(validation) for own, _ in fitted.values())]
-    )
+    mixtures = {name: own.rescale(mean, sd) for name, (own, _) in fitted.items()}
+    log_densities = np.array([log_density, *(own.log_density(validation) for own in mixtures.values())])
     weights = np.exp(stack_weights(log_densities))
     weights[0] = max(weights[0], LEAST_WEIGHT)
-    named = dict(zip((MODEL, *fitted), (weights / weights.sum()).tolist(), strict=True))
+    named = dict(zip((MODEL, *mixtures), (weights / weights.sum()).tolist(), strict=True))
     kept = {name: weight for name, weight in named.items() if weight > 0.0}
-    y = None if to_fit.y is None or to_choose.y is None else np.concatenate([to_fit.y, to_choose.y])
-    every_row = Rows(np.concatenate([to_fit.x, to_choose.x]), y=y)
-    refitted = {
-        name: _add_rows_by_class(own, chosen, every_row, seed) for name, (own, chosen) in fitted.items() if name in kept
-    }
-    stack = Stack(kept, {name: own.rescale(mean, sd) for name, own in refitted.items()})
+    stack = Stack(kept, {name: own for name, own in mixtures.items() if name in kept})
     return stack, {name: chosen for name, (_, chosen) in fitted.items() if name in kept}
-
-
-def _add_rows_by_class(
-    fitted: ClassMixtures, chosen: dict[int, dict[str, Any]], rows: Rows, seed: int
-) -> ClassMixtures:
-    mixtures = list(fitted.mixtures)
-    for index, own in chosen.items():
-        mixture = mixtures[index]
-        assert mixture is not None
-        some = rows if rows.classes is None else rows.take(rows.classes == index)
-        mixtures[index] = add_rows(FittedMixture(mixture, own), some, seed)
-    return ClassMixtures(tuple(mixtures))

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -71,7 +72,7 @@ def phases_of(
         pace = sizes.egm(settings, networks)
         phases.append(Phase("egm", adversarial_objective(networks, settings, pace), pace))
     elif settings.column_steps > 0 and networks.decoder.n_in == networks.decoder.n_out:
-        pace, cells = sizes.columns(settings), objectives.sort_cells(rows.x, rows.y)
+        pace, cells = sizes.columns(settings), partial(objectives.sort_cells, rows.x, rows.y)
         phases.append(Phase("columns", objectives.column_objective(networks, settings, pace), pace, cells, n_checks=1))
     if settings.objective != "egm":
         pace = sizes.epochs(passes=1.0)
@@ -91,7 +92,8 @@ def _refinement(settings: RefineSettings, networks: Networks, sizes: "Sizes", le
         first = Phase(update, objective, pace, follows_epochs=True)
         if settings.steps or settings.epochs or settings.select != "marginal" or networks.decoder.image is not None:
             return [first]
-        first = replace(first, most_misses=stage_settings.MOST_CYCLE_MISSES)
+        n_misses = math.ceil(stage_settings.CYCLE_PATIENCE * (settings.checks or 1))
+        first = replace(first, patience=max(n_misses, stage_settings.LEAST_CYCLE_PATIENCE))
         most = int(stage_settings.MOST_CYCLE_OPERATIONS / pace.operations)  # in lengths of the first cycle
         cycles, done = [first], 1
         while done < most and len(cycles) < stage_settings.MOST_CYCLES:

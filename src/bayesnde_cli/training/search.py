@@ -49,23 +49,23 @@ class HeldOut(NamedTuple):
 
     trained: np.ndarray
     rows: Rows
-
-
-def n_held_out(n_train: int, n_validation: int) -> int:
-    """The number of rows that decide: with few validation rows, some training rows as well."""
-    return n_validation + max(0, min(_FEW_ROWS - n_validation, int(_HELD_OUT_SHARE * n_train)))
+    n_rows: int  # that are held out; of many, some are scored
 
 
 def hold_out(train: Rows, validation: Rows, seed: int) -> HeldOut:
-    """The validation rows, and some training rows where these are few, with all copies of them."""
-    n_more = n_held_out(len(train), len(validation)) - len(validation)
-    if not n_more:
-        return HeldOut(np.arange(len(train)), validation.sample(_MOST_ROWS, seed))
-    copies = distinct_ids(train)
-    order = generator(seed, "held out").permutation(copies.max() + 1)[copies]
-    is_held = order < np.sort(order)[n_more]
-    rows = Rows.concatenate([validation, replace(train.take(is_held), values=None)])
-    return HeldOut(np.flatnonzero(~is_held), rows.sample(_MOST_ROWS, seed))
+    """The validation rows, and with few of them some training rows as well, with all copies of each."""
+    parts, is_held = [replace(validation, values=None)], np.full(len(train), False)
+    n_more = min(_FEW_ROWS - len(validation), int(_HELD_OUT_SHARE * len(train)))
+    if n_more > 0:
+        copies = distinct_ids(train)
+        counts = np.bincount(copies)
+        for index in generator(seed, "held out").permutation(len(counts)):
+            if counts[index] <= n_more:
+                is_held |= copies == index
+                n_more -= counts[index]
+        parts.append(replace(train.take(is_held), values=None))
+    rows = Rows.concatenate(parts) if len(parts) > 1 else parts[0]
+    return HeldOut(np.flatnonzero(~is_held), rows.sample(_MOST_ROWS, seed), len(rows))
 
 
 class Candidate(NamedTuple):
@@ -77,17 +77,21 @@ class Candidate(NamedTuple):
     weights: Parameters
 
 
+# The phases of the warm start and of the refinement of every candidate, by its name.
+Trials = dict[str, tuple[list[Phase], list[Phase]]]
+
+
 def choose(
     candidates: Sequence[Candidate],
+    parts: Trials,
     rows: TrainingRows,
     held_out: Rows,
     report: Report,
     once: Once = lambda _name, compute: compute(),
 ) -> list[dict[str, Any]]:
-    """The figures of every candidate after each part, as rows of a table; one of them `is_chosen`."""
+    """The figures of every candidate after each part of its trial, as rows of a table; one of them `is_chosen`."""
     weights = {candidate.name: candidate.weights for candidate in candidates}
     left, found, last = list(candidates), [], []
-    parts = trials(candidates, rows)
     total = sum(phase.pace.n_rounds for own in parts.values() for phases in own for phase in phases)
     with report.progress("recipes", total, "rounds") as advance:
         for number, part in enumerate(_PARTS):
@@ -115,11 +119,11 @@ def choose(
     return [record | {"is_chosen": record is chosen} for record in found]
 
 
-def trials(candidates: Sequence[Candidate], rows: TrainingRows) -> dict[str, tuple[list[Phase], list[Phase]]]:
+def trials(candidates: Sequence[Candidate], rows: TrainingRows) -> Trials:
     """The phases of the warm start and of the refinement of every candidate, by its name."""
     costs = [_cost(candidate) for candidate in candidates]
     shares = [min(max(float(np.median(costs)) / cost, _FEWEST), _MOST) for cost in costs]
-    if len(rows.first) < MANY_ROWS:
+    if rows.n_rows < MANY_ROWS:
         shares = [1.0] * len(candidates)
     return {own.name: _parts(own, rows, share) for own, share in zip(candidates, shares, strict=True)}
 
@@ -142,7 +146,7 @@ def _parts(candidate: Candidate, rows: TrainingRows, share: float) -> tuple[list
     short = {"steps": n_warmstart, "epochs": None, "column_steps": min(n_columns, candidate.settings.column_steps)}
     warmstart = candidate.settings.model_copy(update=short)
     refine = RefineSettings(seed=candidate.settings.seed, steps=n_refine, batch_rows=warmstart.batch_rows)
-    refine = refine.model_copy(update={"weight_decay": warmstart.weight_decay}).with_defaults(len(rows.first))
+    refine = refine.model_copy(update={"weight_decay": warmstart.weight_decay}).with_defaults(rows.n_rows)
     networks = candidate.networks
     return (
         recipes.phases_of(warmstart, networks, rows.first, rows.n_epoch_rows),
@@ -164,7 +168,7 @@ def _train(
             for n_rounds in range(phase.pace.n_rounds):
                 stopping.check()
                 epoch = n_rounds // (phase.pace.rounds_per_epoch or 1) if phase.follows_epochs else None
-                data = rows.epoch(epoch) if phase.data is None else phase.data
+                data = phase.data if phase.own_data else rows.epoch(epoch)
                 state, losses = phase.run(state, data, seed)
                 read_losses(losses, phase, n_rounds)
                 advance(1)

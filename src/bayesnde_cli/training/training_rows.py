@@ -44,7 +44,8 @@ class TrainingRows:
         self._path, self._schema, self.seed = layout.split_file("train"), read_schema(layout), seed
         noisy = self._schema.image is None and any(feature.map.noise is not None for feature in self._schema.features)
         self._has_values, self._has_fresh_noise = noisy, noisy and fresh_noise
-        n_cells = count_rows(self._path, ROWS_SCHEMA) * len(self._schema.features)
+        self.n_rows = count_rows(self._path, ROWS_SCHEMA)
+        n_cells = self.n_rows * len(self._schema.features)
         self.n_windows = 1 if is_whole else math.ceil(n_cells / MOST_CELLS)
         self._keep(self._read(0), is_whole=is_whole)
 
@@ -52,6 +53,8 @@ class TrainingRows:
         self.first = first
         self._n_parts = 1 if is_whole else math.ceil(len(first) / EPOCH_ROWS)
         self.n_epoch_rows = len(first) // self._n_parts
+        # Reading a window takes longer than an epoch of few rows.
+        self._n_turns = self._n_parts if self.n_windows == 1 else max(self._n_parts, EPOCH_ROWS // max(len(first), 1))
         self._window: tuple[int, Rows] = 0, first  # the last one that was read
         self._epoch: tuple[int | None, Data] = None, as_tensors(self._part(first, 0))
 
@@ -80,12 +83,12 @@ class TrainingRows:
 
     def _rows_of(self, epoch: int) -> Rows:
         """The rows of an epoch, with the noise of `prepare`."""
-        number, part = divmod(epoch, self._n_parts)
+        number, turn = divmod(epoch, self._n_turns)
         order = generator(self.seed, "windows", number // self.n_windows).permutation(self.n_windows)
         window = int(order[number % self.n_windows])
         if self._window[0] != window:
             self._window = window, self.first if window == 0 else self._read(window)
-        return self._part(self._window[1], part)
+        return self._part(self._window[1], turn % self._n_parts)
 
     def _part(self, rows: Rows, number: int) -> Rows:
         """Every n-th row; all parts have as many rows, so a few of the last ones are left out."""
@@ -96,12 +99,12 @@ class TrainingRows:
     def _read(self, window: int) -> Rows:
         """Every k-th row of the file; all windows have as many rows, so a few at the end of the file are left out."""
         columns = split_columns(self._schema, with_values=self._has_values).names
-        n_rows, kept, first = count_rows(self._path, ROWS_SCHEMA), [], 0
+        kept, first = [], 0
         for batch in iter_batches(self._path, ROWS_SCHEMA, columns):
             is_kept = np.arange(first, first + batch.num_rows) % self.n_windows == window
             kept.append(batch if self.n_windows == 1 else batch.filter(pa.array(is_kept)))
             first += batch.num_rows
-        table = pa.Table.from_batches(kept).slice(0, n_rows // self.n_windows)
+        table = pa.Table.from_batches(kept).slice(0, self.n_rows // self.n_windows)
         return read_table_rows(table, self._schema, with_values=self._has_values)
 
     def _draw_noise(self, rows: Rows, epoch: int) -> Rows:

@@ -123,8 +123,8 @@ class PrepareSettings(StageSettings):
 # Default length of training, in optimizer steps. The warm start need not converge. Tables are refined in cycles: each
 # is twice as long as the last, and starts only if the last one gained enough.
 WARMSTART_STEPS, FIRST_CYCLE_STEPS, MOST_CYCLES = 1500, 1000, 8
-# Operations of all cycles together, at most: about five minutes of CPU time.
-MOST_CYCLE_OPERATIONS = 4e13
+# Operations of all cycles together, at most: four to five minutes of CPU time.
+MOST_CYCLE_OPERATIONS = 3.2e13
 # Validation checks without improvement that end training. A cycle, which has then begun to memorise, ends after a share
 # of its checks, but no fewer than the last number.
 PATIENCE, CYCLE_PATIENCE, LEAST_CYCLE_PATIENCE = 6, 0.4, 2

@@ -216,6 +216,7 @@ def test_a_cycle_that_memorises_ends_and_none_follows_it() -> None:
         return Progress(0, len(checks) - 1, None, [], checks)
 
     assert not training._is_phase_over(progress(-2.0, -1.5, -1.6))
+    assert not training._is_phase_over(progress(-2.0, -3.0, -2.9, -2.8))  # it regains what it lost at first
     assert training._is_phase_over(progress(-2.0, -1.5, -1.6, -1.7))
     assert training._is_next_needed(progress(-2.0, -1.7, -1.5))
     assert not training._is_next_needed(progress(-2.0, -1.5, -1.6))  # it gained, and then lost

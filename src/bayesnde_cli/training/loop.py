@@ -254,7 +254,8 @@ class Training:
 
     def _is_phase_over(self, progress: Progress) -> bool:
         phase = self.phases[progress.phase]
-        own = [check for check in progress.checks if check["phase"] == phase.name]
+        # Not the weights that it began with: large steps lose at first what small ones regain.
+        own = [check for check in progress.checks if check["phase"] == phase.name and check["round"] > 0]
         misses = n_misses(own, self.settings.select, after_round=phase.n_settling)
         patience = self.settings.patience
         if patience is None:

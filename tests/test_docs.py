@@ -17,7 +17,7 @@ _OF_OTHERS = {"--array", "--mem", "--mail-type", "--nv", "--bind", "--no-cache-d
 
 def test_the_readme_leads_to_every_page() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
-    assert PAGES.keys() == {"clusters", "design", "guarantees", "raw-files", "results", "scoring"}
+    assert PAGES.keys() == {"clusters", "design", "guarantees", "raw-files", "results", "scoring", "tables"}
     for name in PAGES:
         assert f"](docs/{name}.md)" in readme
 
@@ -33,7 +33,8 @@ def test_every_link_and_every_path_of_a_page_leads_somewhere(page: str) -> None:
 def test_every_option_of_a_page_exists(bayesnde: Callable) -> None:
     mentioned = {option for page in PAGES.values() for option in _OPTION.findall(page)}
     known = {option for name in COMMANDS for option in _OPTION.findall(bayesnde(name, "--help").out)}
-    for script in ("tests/faults/campaign.py", "benchmarks/outliers.py", "benchmarks/scoring.py", "tests/house.py"):
+    benchmarks = (f"benchmarks/{name}.py" for name in ("outliers", "scoring", "tables"))
+    for script in ("tests/faults/campaign.py", "tests/house.py", *benchmarks):
         known |= set(_OPTION.findall((ROOT / script).read_text("utf-8")))
     assert mentioned - known - _OF_OTHERS == {"--version"}
 

@@ -136,6 +136,22 @@ def test_recipes_are_tried_once_and_their_time_counts(tmp_path: Path, monkeypatc
     assert other.choose_once(lambda _: [{"recipe": "large"}])[0] == [{"recipe": "large"}]
 
 
+def test_a_trial_is_computed_once_for_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    n_computed = []
+
+    def compute() -> dict[str, np.ndarray]:
+        n_computed.append(1)
+        return {"scores": np.arange(3.0)}
+
+    for _ in range(2):  # the second time as another process would
+        found = _checkpoints()._compute_once("warmstart-small", compute)
+        np.testing.assert_array_equal(found["scores"], np.arange(3.0))
+    assert len(n_computed) == 1
+    _checkpoints({"settings": {"seed": 2}})._compute_once("warmstart-small", compute)
+    assert len(n_computed) == 2
+
+
 @pytest.mark.usefixtures("written")
 def test_status_names_a_damaged_checkpoint_when_it_verifies(bayesnde: Callable) -> None:
     assert json.loads(bayesnde("status", "--verify", "--json").out)["stages"][1]["state"] == "interrupted"

@@ -149,7 +149,8 @@ SMALL_TABLE_ROWS = 2000
 # long ones.
 MANY_ROWS = 10_000
 # Draws per row in the importance-weighted bound. Where steps are what is lacking, fewer draws are better: on BANK
-# (36,621 rows) 3 gained 0.06 nats on validation rows over 8 in the same time; on ParkTele (4,758 rows) 4 lost 0.1.
+# (36,621 rows) 3 gained 0.06 nats on validation rows over 8 in the same time; on ParkTele (4,758 rows) 4 lost 0.1,
+# with another schedule as well.
 REFINE_DRAWS, REFINE_DRAWS_MANY_ROWS = 8, 4
 # Recipes are tried if that takes no more than this share of the time that is given. `fit --minutes` gives the other
 # shares to the training stages, and the rest to scoring.
